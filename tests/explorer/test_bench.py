@@ -13,8 +13,9 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.explorer.data.tasks import eval_stream
 from trinity_compat.explorer.engine.sampling import eval_jobs
 from trinity_compat.explorer.heartbeat import Heartbeat
-from trinity_compat.explorer.modes.bench import Bench, core, fingerprint, settings_of
+from trinity_compat.explorer.modes.bench import Bench, fingerprint, settings_of
 from trinity_compat.explorer.trackers import Trackers, backends_of
+from trinity_compat.run.supervise.bench import core
 from trinity_compat.run.toy import make_tokenizer
 from trinity_compat.synchronizer.shards import load_fsdp_state_dict_from_verl_checkpoint, merge_lora
 

@@ -34,14 +34,14 @@ def config(toy, *words):
 def test_an_explorer_reads_the_address_of_its_own_start_only(tmp_path, toy, monkeypatch):
     _, buffer = job(tmp_path / "job", toy)
     monkeypatch.setenv(address.TOKEN, "an earlier start")
-    address.store_address(buffer, "127.0.0.1:1")
+    address.address_cell().set(buffer, "127.0.0.1:1")
     monkeypatch.setenv(address.TOKEN, "this start")
-    assert address.load_address(buffer) is None
+    assert address.address_cell().get(buffer) is None
 
     async def both():
         waiting = asyncio.ensure_future(address.wait_for_address(buffer, lambda: None, timeout_s=300))
         await asyncio.sleep(0.2)
-        address.store_address(buffer, "127.0.0.1:2")
+        address.address_cell().set(buffer, "127.0.0.1:2")
         return await waiting
 
     assert asyncio.run(both()) == "127.0.0.1:2"

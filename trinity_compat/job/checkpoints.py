@@ -18,11 +18,13 @@ from trinity_compat.common import regular_files
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.training_engines import engine_of
+from trinity_compat.job.state_cell import StateCell
 
 MARKER = "latest_checkpointed_iteration.txt"
 HELD = "latest_checkpointed_iteration.held"  # of a checkpoint whose step is not logged yet
 STATE = "trinity.json"
 LAST = "data.pt"  # the last file of a checkpoint that veRL writes
+BENCHED = StateCell[str]("bench")  # fingerprint with which mode bench has evaluated a step's
 _STEP = re.compile(r"global_step_(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _SHARD = re.compile(r"(\w+)_world_size_(\d{1,7})_rank_(\d{1,7})\.pt")

@@ -31,7 +31,7 @@ from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.scheduling.group_builder import GroupBuilder
 from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.job.checkpoints import actor_of
+from trinity_compat.job.checkpoints import BENCHED, actor_of
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.synchronizer.shards import actor_weights
 from trinity_compat.synchronizer.versions import write_version
@@ -63,7 +63,7 @@ class Bench:
             raise UserError("data.val_files names no rows", hint="bench evaluates data.val_files")
         for step in self._spec.checkpoints:
             mark = fingerprint(self._folder(step), self._settings)
-            if self._buffer.get_state(f"{ROLE}/{step}") == mark:
+            if BENCHED.at(step).get(self._buffer) == mark:
                 _log.info("step %d: evaluated before", step)
                 continue
             await self._evaluate(step, mark)
@@ -84,8 +84,9 @@ class Bench:
         metrics = validation_metrics(self._buffer.groups(kind))
         self._buffer.log_metrics(ROLE, step, metrics)
         self._trackers.log(step, metrics)
-        self._buffer.set_state(f"{ROLE}/{step}", mark)
-        _log.info("step %d: %s", step, ", ".join(f"{k} {v:.5g}" for k, v in core(metrics).items()))
+        BENCHED.at(step).set(self._buffer, mark)
+        core = (f"{name} {value:.5g}" for name, value in metrics.items() if name.startswith("val-core/"))
+        _log.info("step %d: %s", step, ", ".join(core))
 
     async def _answer(self, work: StepWork, version: WeightVersion) -> None:
         if version is not INITIAL:
@@ -170,8 +171,3 @@ def validation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     # The method does not use its trainer.
     metrics = RayPPOTrainer._val_metrics_update(None, sources, uids, infos, turns)
     return {name: float(value) for name, value in metrics.items()}
-
-
-def core(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that veRL calls core."""
-    return {name: value for name, value in metrics.items() if name.startswith("val-core/")}

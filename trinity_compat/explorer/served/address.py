@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.await_with_checks import LOOK_S, await_with_checks
+from trinity_compat.job.state_cell import StateCell
 
 if TYPE_CHECKING:  # a dry run works without the packages of a run
     from trinity_compat.buffer.store import Buffer
@@ -33,17 +34,13 @@ class ServedRole:
     key: str
     subject: str
 
-    def store(self, buffer: Buffer, address: str, place: int = 0) -> None:
-        """Store ``address`` (host:port) for the explorers of this start.
+    def cell(self, place: int = 0) -> StateCell[str]:
+        """Return the cell with the address (host:port) of this start.
 
         ``place``: the model's position among those that the run serves.
         """
-        buffer.set_state(self._state(place), address)
-
-    def load(self, buffer: Buffer, place: int = 0) -> str | None:
-        """Return the address of this start, None before it is stored."""
-        address = buffer.get_state(self._state(place))
-        return None if address is None else str(address)
+        start = StateCell[str](f"{self.role}/address").at(os.environ.get(self.token, ""))
+        return start.at(place) if place else start
 
     async def wait(
         self, buffer: Buffer, check: Callable[[], None], *, timeout_s: float, place: int = 0
@@ -66,10 +63,6 @@ class ServedRole:
         return await await_with_checks(stored, check, limit_s=timeout_s, late=lambda: late)
 
     async def _until_stored(self, buffer: Buffer, place: int) -> str:
-        while (address := self.load(buffer, place)) is None:
+        while (address := self.cell(place).get(buffer)) is None:
             await asyncio.sleep(LOOK_S)
         return address
-
-    def _state(self, place: int) -> str:
-        start = f"{self.role}/address/{os.environ.get(self.token, '')}"
-        return f"{start}/{place}" if place else start

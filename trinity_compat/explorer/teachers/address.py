@@ -29,12 +29,12 @@ def key() -> str:
 
 def store_addresses(buffer: Buffer, addresses: Sequence[str], place: int) -> None:
     """Store the addresses (host:port) of the servers of the teacher at ``place``."""
-    _SERVED.store(buffer, " ".join(addresses), place)
+    _SERVED.cell(place).set(buffer, " ".join(addresses))
 
 
 def load_addresses(buffer: Buffer, place: int) -> list[str]:
     """Return the addresses of this start; none before they are stored."""
-    return (_SERVED.load(buffer, place) or "").split()
+    return (_SERVED.cell(place).get(buffer) or "").split()
 
 
 async def wait_for_addresses(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at
-from trinity_compat.job.checkpoints import whole_steps
+from trinity_compat.job.checkpoints import BENCHED, whole_steps
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.supervise.standalone import StandaloneWatch
@@ -90,7 +90,7 @@ class BenchWatch(StandaloneWatch):
         return {step: metrics for step, metrics in rows if step in self.steps}
 
     def _read_marks(self) -> dict[int, object]:
-        return {step: self.buffer.get_state(f"{ROLE}/{step}") for step in self.steps}
+        return {step: BENCHED.at(step).get(self.buffer) for step in self.steps}
 
     def _tell_place(self) -> None:
         for who in self.of(ROLE):

@@ -13,8 +13,7 @@ TOKEN = "TRINITY_COMPAT_REWARD_MODEL"
 _ENABLE = "reward.reward_model.enable"
 _SERVED = ServedRole(ROLE, TOKEN, key=_ENABLE, subject="the reward model is")
 
-store_address = _SERVED.store
-load_address = _SERVED.load
+address_cell = _SERVED.cell
 wait_for_address = _SERVED.wait
 
 
