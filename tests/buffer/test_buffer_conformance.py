@@ -574,6 +574,14 @@ def test_explorer_metrics_stay_and_a_redone_step_replaces_them(buffer):
     assert buffer.read_metrics("explorer") == [(2, {"reward": 0.2})]
 
 
+def test_a_resume_s_first_validation_joins_the_metrics_of_its_checkpoint_s_step(buffer):
+    buffer.log_metrics("trainer", 1, {"loss": 0.5})
+    buffer.reconcile(step=1)
+    buffer.log_metrics("trainer", 1, {"val-core/acc": 0.75})
+    joined = [(1, {"loss": 0.5, "val-core/acc": 0.75})]
+    assert buffer.read_metrics("trainer") == buffer.read_metrics("trainer", newest=5) == joined
+
+
 def test_one_glance_tells_what_the_single_questions_do(buffer):
     def same():
         seen = buffer.glance()

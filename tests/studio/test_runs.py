@@ -148,6 +148,16 @@ def test_the_figures_that_an_evaluation_adds_to_the_last_step_arrive(tmp_path):
     assert "rows" not in events(watch.look())
 
 
+def test_a_resume_s_first_validation_leaves_its_step_s_curves(tmp_path):
+    root = make_job(tmp_path / "job", state="running", steps=2)
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    buffer.reconcile(step=2)
+    buffer.log_metrics("trainer", 2, {"val-core/toy/acc/mean@1": 0.75})
+    names = ["critic/score/mean", "val-core/toy/acc/mean@1"]
+    found = client_of(tmp_path).get("/metrics/job", params={"name": names}).json()["series"]
+    assert found == {names[0]: [[1, 2], [0.1, 0.2]], names[1]: [[2], [0.75]]}
+
+
 def test_a_look_reads_only_what_is_new(tmp_path, monkeypatch):
     root = make_job(tmp_path / "job", state="running")
     watch = watch_of(tmp_path)

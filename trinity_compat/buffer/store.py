@@ -459,6 +459,7 @@ class Buffer:
     ) -> list[tuple[int, dict[str, float]]]:
         """(step, metrics) in order of step, of the current history and those that it continues.
 
+        A resume's first validation is logged at the step that the checkpoint is of: the step has both.
         ``newest``: so many rows, the last ones, instead of those after a step.
         """
 
@@ -468,7 +469,10 @@ class Buffer:
                 rows: Iterable[Row] = conn.execute(query(queries.NEWEST_METRICS), bind).all()[::-1]
             else:
                 rows = conn.execute(query(queries.READ_METRICS), {"role": role, "after_step": after_step})
-            return list({int(step): codec.numbers(text) for step, text in rows}.items())
+            found: dict[int, dict[str, float]] = {}
+            for step, text in rows:
+                found[step] = found.get(step, {}) | codec.numbers(text)
+            return list(found.items())
 
         return self._read(work)
 

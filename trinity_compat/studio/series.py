@@ -21,7 +21,7 @@ _MOST_FIGURES = 8_000_000  # that stay, of some 100 bytes each; one job may have
 
 
 class Metrics:
-    """``rows[role][step]`` are the metrics of one step; where two histories have a step, the newer one's."""
+    """``rows[role][step]`` are one step's metrics; where two histories log it, the newer one's win."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[int, Row]] = {}
@@ -43,7 +43,7 @@ class Metrics:
         for role, step, text in conn.execute(query(queries.METRICS_OF_SIDES), {"first": first}):
             rows = self.rows.setdefault(role, {})
             self.figures -= len(rows.get(step, ()))
-            rows[step] = codec.numbers(text)
+            rows[step] = rows.get(step, {}) | codec.numbers(text)  # a resume validates its checkpoint's
             self.figures += len(rows[step])
             if self.figures > _MOST_FIGURES // 2:
                 self.rows, self.figures = {}, 0
