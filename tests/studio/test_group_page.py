@@ -143,7 +143,7 @@ def test_a_dropped_answer_has_no_advantage_and_is_in_no_baseline():
     verl = {"algorithm": {"adv_estimator": "rloo"}}
     found = stored_advantages.of_group(verl, "train", [replace(one, metrics={DROPPED: 1.0}), *others])
     assert found.values == [None, 1.0, -1.0]
-    assert "not trained" in stored_advantages.of_group(verl, "eval:1", others).why
+    assert "of a validation are not trained" in stored_advantages.of_group(verl, "eval:1", others).why
 
 
 @pytest.mark.parametrize("name", stored_advantages._OF_TRINITY)
@@ -163,6 +163,7 @@ def test_a_task_of_a_validation_is_followed_over_all_of_them(tmp_path):
     ]
     open_buffer(f"sqlite:///{root}/buffer/experiences.db").put_groups(made)
     page = client_of(tmp_path).get("/group/job?id=2").text
+    assert "<span>validation at step 10 (eval:2)</span> <span>group 2" in page
     table = page.partition("The same task over training")[2]
     assert re.findall(r'id=(\d+)">(\d+)</a>', table) == [("1", "2"), ("2", "10"), ("3", "20")]
     kinds = client_of(tmp_path).get("/experiences/job?kind=eval:10").text

@@ -312,7 +312,8 @@ def test_a_validation_lists_the_tasks_that_it_newly_solves_and_fails(validated):
     assert told(last)[1] == [["toy/sort 0", "toy/sort 1"], ["toy/sort 3"]]
     stricter = validated.get("/groups/job?kind=eval:2&right=1.5").text
     assert told(stricter)[1] == [[], []]
-    assert "h-changes" not in validated.get("/groups/job?kind=train").text
+    for first in ("train", "eval:1", "eval:2&since="):  # without another before it, or chosen so
+        assert "h-changes" not in validated.get(f"/groups/job?kind={first}").text
 
 
 def test_a_validation_is_found_by_its_step_and_leads_to_the_next_one(validated):

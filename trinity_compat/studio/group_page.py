@@ -91,6 +91,8 @@ def group(request: Request) -> Response:
     with index.connected() as db:
         before, after = group_index.neighbours(db, wanted, number)
         figures = group_index.one(db, number)
+        kinds = [str(about["kind"])]
+        (kind,) = group_index.titles(kinds, group_index.validations(db, kinds)).values()
         scale = group_index.scale(db, str(about["kind"]))
     known = [value for value in made.values if value is not None]
     row = json.dumps(about["task"], indent=1, ensure_ascii=False, default=str)
@@ -99,6 +101,7 @@ def group(request: Request) -> Response:
         "number": number,
         "about": about,
         "figures": figures,
+        "kind": kind,
         "scale": scale,
         "advantages": made,
         "advantage_scale": RewardScale(*(sign * max(map(abs, known), default=1.0) for sign in (-1, 1))),

@@ -179,12 +179,11 @@ def _changes(
     if wanted.kind not in kinds or len(kinds) < 2:
         return None
     others = [kind for kind in kinds if kind != wanted.kind]
-    since = given.get("since", "")
-    if since not in others:
-        since = kinds[max(0, kinds.index(wanted.kind) - 1)]
-        since = others[0] if since == wanted.kind else since
-    solved, failed = group_index.changes(db, since, wanted.kind, wanted.right)
-    lists = (("newly solved", solved), ("newly failed", failed))
+    place = kinds.index(wanted.kind)
+    since = given.get("since", kinds[place - 1] if place else "")
+    since = since if since in others else ""
+    both = group_index.changes(db, since, wanted.kind, wanted.right) if since else ((), ())
+    lists = list(zip(("newly solved", "newly failed"), both, strict=True))
     return {"since": since, "others": others, "lists": lists, "most": _MOST_CHANGES}
 
 

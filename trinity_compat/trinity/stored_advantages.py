@@ -107,7 +107,8 @@ def of_group(verl: Mapping[str, object], kind: str, answers: Sequence[Experience
     if not name:
         return GroupAdvantages(why="the run's record names no algorithm.adv_estimator")
     if kind != "train":
-        return GroupAdvantages(why=f"answers of kind {kind} are not trained")
+        source = "a validation" if kind.startswith("eval:") else f"kind {kind}"
+        return GroupAdvantages(why=f"answers of {source} are not trained")
     if algorithm.get("use_kl_in_reward"):
         why = "algorithm.use_kl_in_reward takes a KL penalty off the rewards, which is not stored"
         return GroupAdvantages(why=why)
