@@ -131,6 +131,7 @@ def test_a_problem_stands_at_its_field(studio):
 def test_fields_that_a_run_here_refuses_are_red_and_have_a_file(studio):
     page = html.unescape(studio.get("/configure/expert").text)
     assert "It would not run: 1 problem." in page and "a run here refuses it" in page
+    assert "h-figures" not in page  # no prediction of what does not run
     assert 'id="t-yaml"' in page and "</code> trains it" not in page
 
 

@@ -45,6 +45,13 @@ def test_runs_that_differ_only_in_their_seed_and_their_names_are_one_set(studio)
     assert [(line["name"], line["set"]) for line in found] == [("one", 0), ("two", 0), ("other", 1)]
 
 
+def test_validation_scores_are_among_the_first_curves(tmp_path):
+    make_job(tmp_path / "job", steps=3)
+    page = client_of(tmp_path).get("/compare?run=job").text
+    curves = json.loads(html.unescape(re.search(r'data-curves="([^"]+)"', page)[1]))
+    assert curves[0] == SCORE and curves[-1] == "val-core/toy/acc/mean@1"
+
+
 def test_the_runs_of_a_baseline_are_the_seeds_of_a_set(studio):
     found = lines(studio.get("/overlay?run=one&run=baseline:both"))
     assert [(line["label"], line["seed"], line["set"]) for line in found] == [

@@ -66,6 +66,8 @@ def workspace(request: Request) -> Response:
         raise HTTPException(400, f"At most {MOST} runs have room in a chart; {count} are chosen.")
     told = compare_page.told(request, query)
     metrics = {name for line in lines for name in line.names}
+    scores = sorted(name for name in metrics if name.startswith("val-core/"))
+    common = [*(name for name in CURVES if name in metrics), *scores[:2]]
     key_curves = told["found"]["curves"] if isinstance(told["found"], dict) else []
     layouts: Panels = request.app.state.panels
     saved, ignored = layouts.read()
@@ -79,7 +81,7 @@ def workspace(request: Request) -> Response:
         "may_save": not (ignored or studio_of(request).listener.read_only),
         "names": sorted(metrics),
         "groups": groups(),
-        "curves": key_curves or [name for name in CURVES if name in metrics] or sorted(metrics)[:6],
+        "curves": key_curves or common or sorted(metrics)[:6],
         "axes": (*AXES, _SAMPLES),
         "seeds": (*_BANDS, _LINES) if query else (_LINES, *_BANDS),
     }
