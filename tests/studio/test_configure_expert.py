@@ -132,6 +132,17 @@ def test_fields_that_a_run_here_refuses_are_red_and_have_a_file(studio):
     page = html.unescape(studio.get("/configure/expert").text)
     assert "It would not run: 1 problem." in page and "a run here refuses it" in page
     assert "h-figures" not in page  # no prediction of what does not run
+
+
+def test_workflows_and_rewards_that_run_here_are_offered_by_name(studio):
+    page = studio.get("/configure/expert").text
+    for name, list_of, one in (
+        ("workflow", "workflows", "math_boxed_workflow"),
+        ("reward_fn", "rewards", "math_dapo_reward"),
+    ):
+        field = f"buffer.explorer_input.tasksets.0.default_{name}_type"
+        assert f'name="v:{field}" aria-describedby="h-{field}" list="{list_of}"' in page
+        assert f'<option value="{one}"></option>' in page.partition(f'<datalist id="{list_of}">')[2]
     assert 'id="t-yaml"' in page and "</code> trains it" not in page
 
 

@@ -14,18 +14,12 @@ from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TRINITY
-from trinity_compat.studio.configure_page import (
-    FILES,
-    download,
-    loaded,
-    made,
-    refused,
-    texts_of,
-)
+from trinity_compat.studio.configure_page import FILES, download, loaded, made, refused, texts_of
 from trinity_compat.studio.pages import form_of, page, studio_of, texts_in
 from trinity_compat.translate.form import FormRemark, FormResult
 from trinity_compat.translate.form.answers import FieldChange, result_in
 from trinity_compat.translate.form.expert import by_path, expert_fields, numbers_of
+from trinity_compat.trinity.workflows.registry import PROGRAM, REWARDS, VERL, WORKFLOWS
 
 _LARGEST = 1 << 20  # bytes of a request
 _FIELD = "v:"  # before a path in the name of an input
@@ -121,6 +115,7 @@ def _page(
     values = {"sections": expert_fields(), "texts": texts, "made": result, "wrong": wrong, "given": given}
     values |= {"origin": origin, "pasted": pasted, "changes": changes, "post": True, "address": ""}
     values |= {"trinity": TRINITY, "numbers": numbers_of(named)}
+    values |= {"workflows": [*WORKFLOWS, PROGRAM, VERL], "rewards": REWARDS}
     return page(request, "configure_result.html" if part else "expert.html", values)
 
 

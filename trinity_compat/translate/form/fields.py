@@ -144,7 +144,7 @@ BASIC: tuple[FormField, ...] = (
         "Workflow",
         "choice",
         "single_turn_agent",
-        "how an answer comes about (rollout.agent.default_agent_loop)",
+        "how an answer comes about (rollout.agent.default_agent_loop); Trinity's are in Expert",
         choices=WORKFLOWS,
     ),
     FormField(
