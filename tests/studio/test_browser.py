@@ -131,7 +131,7 @@ def test_a_page_opened_before_the_first_step_gets_its_curves_and_evaluations(ope
     expect(page.locator("#evaluations tbody tr")).to_have_count(1)
     for step in range(1, 4):
         train_step(buffer, step)
-    expect(page.locator("#charts .chart h3").first).to_contain_text("critic/score/mean 0.3")
+    expect(page.locator("#charts .chart h3").first).to_contain_text("Mean reward critic/score/mean 0.3")
     expect(page.locator("#charts .chart h3").last).to_contain_text("val-core/toy/acc/mean@1 0.15")
     expect(page.locator("#evaluations tbody tr")).to_have_count(2)
     expect(page.locator("#evaluations tbody td").first).to_have_text("0.15")
@@ -381,7 +381,7 @@ def test_chosen_runs_are_overlaid_live_by_any_axis(opened, jobs):
     expect(page.locator("#charts .chart")).to_have_count(first + 2)
     page.get_by_label("Show toy/grpo", exact=True).uncheck()
     expect(score).not_to_contain_text("toy/grpo")
-    assert "run=done" in page.url and "toy" not in page.url
+    assert "run=done" in page.url and "run=toy" not in page.url
 
 
 def test_seeds_are_drawn_as_lines_or_as_a_band_and_the_address_says_which(opened):

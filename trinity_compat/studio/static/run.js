@@ -77,7 +77,11 @@ addEventListener("DOMContentLoaded", async () => {
   drawBuffer();
   // Metrics that a step brought for the first time: offered, and drawn if they belong to the page's choice.
   const meet = async names => {
-    for (const name of names) { known.add(name); at("names").append(new Option(name, name)); }
+    names.forEach(name => known.add(name));
+    const answer = await fetch(`${BASE}/run/${job}`); // its options have the readable names too
+    const fresh = answer.ok && [...parsed(await answer.text())].map(each => each.querySelector?.("#names")).find(Boolean);
+    if (fresh) at("names").replaceWith(fresh);
+    else at("names").append(...names.map(name => new Option(name, name)));
     await load([...wanted(), ...inBuffer()].filter(name => !points.has(name)));
     wanted().forEach(draw);
     at("none-yet").hidden = drawn.size > 0;

@@ -133,7 +133,7 @@ const Charts = (() => {
   const AXIS = { ticks: { show: false }, font: "11px system-ui" };
   const XS = [1, 2, 5].flatMap(k => [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].map(unit => k * unit)).sort((a, b) => a - b);
   const SECONDS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, ...XS.map(k => k * 86400)];
-  const across = (plot, low, high) => settings.zoom || (low === null || low === undefined ? [0, 1] : [low, high]);
+  const across = (plot, low, high) => settings.zoom || (low === null || low === undefined ? [0, 1] : [low, high > low ? high : low + 1]);
   // Values that have no finite neighbour: a line would not show them.
   const alone = values => {
     const known = values.flatMap((value, i) => value === undefined ? [] : [i]);
