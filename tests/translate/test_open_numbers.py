@@ -97,3 +97,16 @@ def test_an_argument_that_is_not_known_may_set_what_seems_missing(tmp_path, comm
     _, out, _ = command("audit", "run.sh", "--format", "json")
     assert {code for code in ("TW024", "TW027") if code in out} == said
     assert ("the launch gives no micro-batch size" in out) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("a.sh", "{} trainer.project_name=a$(x)", "edit the YAML, or use trinity-compat run"),
+        ("a.py", "import os\nos.system(f'{} trainer.project_name=a{{x()}}')", "edit the YAML (a.py:2)"),
+    ],
+)
+def test_only_a_shell_script_is_run_to_know_what_is_open(tmp_path, command, name, text, hint):
+    (tmp_path / name).write_text(text.format("python3 -m verl.trainer.main_ppo"))
+    _, out, _ = command("audit", name)
+    assert "TW013" in out and hint in " ".join(out.split())

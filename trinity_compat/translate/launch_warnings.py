@@ -114,11 +114,13 @@ def _open(view: LaunchView) -> Iterator[Caution]:
     for word in words:
         for part in word.parts:
             if isinstance(part.source, UnknownPiece):
+                where = part.source.where
+                is_shell = not where.file.endswith((".py", ".ipynb"))  # run takes shell scripts alone
                 yield Caution(
                     "TW013",
                     f"{part.source.expression} is kept as written: its value is known only at run time",
-                    part.source.where,
-                    "edit the YAML, or use trinity-compat run, where bash computes it",
+                    where,
+                    "edit the YAML" + ", or use trinity-compat run, where bash computes it" * is_shell,
                 )
 
 
