@@ -123,7 +123,7 @@ OF_A_TASKSET = {
     "subset_name": ("main", {}),
     "storage_type": ("sql", {}),
     "workflow_args.with_think": (True, ASKED),
-    "reward_fn_args.answer_parser": ("x", ASKED),
+    "reward_fn_args.pattern": ("x", ASKED),
     "format.prompt_key": ("question", {}),
     "format.response_key": ("answer", {}),
     "format.messages_key": ("chat", {}),

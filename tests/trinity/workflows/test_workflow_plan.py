@@ -129,6 +129,12 @@ def test_a_launch_s_own_workflow_changes_nothing(workflow):
             " which math_reward does not take",
             "write default_reward_fn_type: math_boxed_reward, or leave it out",
         ),
+        (
+            {"tasksets__0__reward_fn_args": {"reward_manager": "dapo"}},  # verl_workflow's, left in the YAML
+            f"{INPUT}.tasksets.0.reward_fn_args of math_reward: got an unexpected keyword argument"
+            " 'reward_manager'",
+            "leave it out",
+        ),
     ],
 )
 def test_what_does_not_run_is_refused_with_what_to_write(changes, message, hint):

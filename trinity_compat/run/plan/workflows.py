@@ -33,6 +33,7 @@ from trinity_compat.trinity.workflows.registry import (
     TAKES_ABOUT,
     VERL,
     WORKFLOWS,
+    check_arguments,
     check_environment,
     check_reward,
     check_workflow,
@@ -259,7 +260,10 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
     arguments, form = _section(trinity, f"{where}.workflow_args"), _section(trinity, f"{where}.format")
     if program := workflow == PROGRAM and PROGRAM not in registered:
         arguments = program_arguments(arguments, f"{where}.workflow_args", cwd)
-    plugin = workflow not in WORKFLOWS or (named.reward or "math_reward") not in REWARDS
+    reward, reward_arguments = named.reward or "math_reward", _section(trinity, f"{where}.reward_fn_args")
+    plugin = workflow not in WORKFLOWS or reward not in REWARDS
+    if not plugin:
+        check_arguments(reward, reward_arguments, f"{where}.reward_fn_args")
     _check_format(form, f"{where}.format", plugin=plugin)
     return Taskset(
         place=where,
@@ -271,7 +275,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         subset=_text_or_none(trinity, f"{where}.subset_name"),
         format=form,
         workflow_args=arguments,
-        reward_fn_args=_section(trinity, f"{where}.reward_fn_args"),
+        reward_fn_args=reward_arguments,
         by_step=(by_step := _by_step(trinity)),
         parting=_parting(trinity, by_step=by_step),
         program=program,

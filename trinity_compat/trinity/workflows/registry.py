@@ -5,13 +5,14 @@ Those of trinity-rft itself run if it is installed; else the missing package is 
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Any, Protocol
 
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
@@ -59,13 +60,22 @@ class Reward(Protocol):
 
 def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
     """Create a reward by name with ``reward_fn_args``. Raises UserError for unknown arguments."""
-    module, _, attribute = REWARDS[name].partition(":")
-    make = getattr(import_module(module), attribute)
-    try:
-        reward: Reward = make(**arguments)
-    except TypeError as error:
-        raise UserError(f"reward_fn_args of {name}: {error}") from error
+    check_arguments(name, arguments)
+    reward: Reward = _class_of(name)(**arguments)
     return reward
+
+
+def check_arguments(name: str, arguments: Mapping[str, object], where: str = "reward_fn_args") -> None:
+    """Raise UserError where a reward takes no such ``reward_fn_args``, which ``where`` names."""
+    try:
+        inspect.signature(_class_of(name)).bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"{where} of {name}: {error}", hint="leave it out") from error
+
+
+def _class_of(name: str) -> Any:
+    module, _, attribute = REWARDS[name].partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def check_workflow(name: str, where: str, of_plugins: Collection[str] = ()) -> Ask:
