@@ -73,7 +73,7 @@ class Exchange(Protocol):
     """Operations of the run that a veRL trainer calls. Steps are veRL's, counted from 1."""
 
     def started(self, total_steps: int) -> None:
-        """Report the number of steps, by which the explorer plans."""
+        """Report that training begins, with the number of its steps."""
 
     def position(self, step: int) -> Tree:
         """State that the checkpoint of ``step`` keeps for ``resumed``, as JSON. Call after ``commit``."""
