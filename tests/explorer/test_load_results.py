@@ -95,7 +95,7 @@ class Executor:
 
 
 def engine(*workers):
-    made = AsyncEngine(None)
+    made = AsyncEngine(EngineConfig({}, vocabulary=9))
     made._engine = Executor(*workers)
     return made
 

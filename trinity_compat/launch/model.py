@@ -230,7 +230,7 @@ class Launch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every argument's key is known: one that is open as a whole may set any."""
+        """Return whether every argument's key is known: one that is open as a whole may set any."""
         return not any(word.open and "=" not in word.text for word in self.arguments)
 
     @property

@@ -145,7 +145,10 @@ def engine(view: LaunchView) -> Derived:
         reason = f"trinity-compat runs vLLM instead: same weights, same sampling parameters{upstream}"
         yield Verdict(ENGINE_TYPE.key, Status.APPROXIMATED, reason)
     elif name != known:
-        reason = f"veRL has no rollout {name!r}, the YAML says vllm; write {ENGINE_TYPE.key}=vllm"
+        reason = (
+            f"veRL has no rollout {name!r}: the YAML says vllm, and trinity-compat refuses it;"
+            f" write {ENGINE_TYPE.key}=vllm"
+        )
         yield Verdict(ENGINE_TYPE.key, Status.UNSUPPORTED, reason)
     yield from _own_arguments(view)
     experts = f"{ROLLOUT}.expert_parallel_size"
