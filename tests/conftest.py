@@ -57,6 +57,16 @@ def loggers():
     logging.disable(logging.NOTSET)
 
 
+@pytest.fixture
+def own_token():
+    """For a run's own Ray in this process, which else keeps the token that its first Ray had."""
+    from ray._raylet import AuthenticationTokenLoader
+
+    AuthenticationTokenLoader.instance().reset_cache()
+    yield
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if _is_heavy(item) and not item.get_closest_marker("timeout"):
