@@ -58,8 +58,8 @@ def loggers():
 
 
 @pytest.fixture
-def own_token():
-    """For a run's own Ray in this process, which else keeps the token that its first Ray had."""
+def fresh_ray_token():
+    """For a test that starts a run's own Ray: a process keeps the token of the first Ray that it met."""
     from ray._raylet import AuthenticationTokenLoader
 
     AuthenticationTokenLoader.instance().reset_cache()

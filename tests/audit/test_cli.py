@@ -107,6 +107,16 @@ def test_a_refused_launch_names_its_unknown_keys_too(tmp_path, refused):
     assert "did you mean data.shuffle?" in unknown["data.shufle"]["reason"]
 
 
+def test_a_value_that_cannot_be_translated_has_its_row_beside_another_cause(tmp_path):
+    text = GRPO.replace("estimator=grpo", "estimator=grpoo")
+    (tmp_path / "run.sh").write_text(text)
+    assert "algorithm.adv_estimator=grpoo  " not in audit(tmp_path / "run.sh")[1]  # the cause says it
+    (tmp_path / "run.sh").write_text(text.replace("train_batch_size", "train_batch_sise"))
+    out = audit(tmp_path / "run.sh")[1]
+    assert re.search(r"TC004 +unsupported +algorithm\.adv_estimator=grpoo ", out)
+    assert re.search(r"TC001 +unknown +data\.train_batch_sise=1024 ", out)
+
+
 def test_a_folder_is_searched_and_what_trains_nothing_is_named(folder):
     data = launches(folder)
     assert [launch["source"].rpartition("/")[2] for launch in data["launches"]] == ["grpo.sh", "prime.sh"]

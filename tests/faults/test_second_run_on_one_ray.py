@@ -5,7 +5,7 @@ import pytest
 
 @pytest.mark.runtime
 @pytest.mark.nightly
-def test_a_second_run_of_v1_on_one_ray_is_refused(run, own_token):
+def test_a_second_run_of_v1_on_one_ray_is_refused(run, fresh_ray_token):
     import ray
 
     from trinity_compat.run.supervise.cluster import local_ray

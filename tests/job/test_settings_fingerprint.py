@@ -596,7 +596,7 @@ def test_groups_of_two_starts_with_an_edit_between_count_for_neither(buffer, tmp
     sign(buffer, second)
     for mine in (first, second):
         assert edits(buffer, mine) == [f"reward function {tmp_path}/r.py was edited"]
-    sign(buffer, second, anew=True)
+    sign(buffer, second, keep_earlier=False)
     assert edits(buffer, second) == []
 
 

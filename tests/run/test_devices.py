@@ -119,7 +119,7 @@ def test_a_cluster_that_does_not_answer_is_said(machine, monkeypatch):
 
 
 @pytest.mark.runtime
-def test_a_real_cluster_tells_its_gpus(monkeypatch, own_token):
+def test_a_real_cluster_tells_its_gpus(monkeypatch, fresh_ray_token):
     from trinity_compat.run.supervise.cluster import local_ray
 
     with local_ray({}, gpus=2) as cluster:

@@ -284,3 +284,11 @@ def test_an_unknown_rollout_or_logger_is_named_by_audit(tmp_path, command):
     code, _, error = command("translate", "a.sh")
     assert code == 2 and "a.sh:1: trainer.logger=[wandB,file]: veRL has no logger 'wandB'" in error
     assert "hint: write wandb" in error
+
+
+def test_each_cause_has_its_remedy(call, tmp_path):
+    wrong = " data.train_batch_sise=8 algorithm.adv_estimator=grpoo"
+    (tmp_path / "run.sh").write_text(SCRIPT.replace(" \\\n", f"{wrong} \\\n", 1))
+    code, _, err = call("translate", "run.sh")
+    assert code == 2 and "did you mean data.train_batch_size?" in err
+    assert "veRL has no 'grpoo'; write algorithm.adv_estimator=grpo" in err

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.audit.ignored import directives, silenced
-from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
+from trinity_compat.audit.model import NOT_TRANSLATED, OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed
 from trinity_compat.common import limits, reading_process
 from trinity_compat.common.errors import UserError, Where
@@ -227,7 +227,7 @@ def _with_stock(config: EffectiveConfig, finding: Finding, unread: str) -> str:
 def _with_left_out(config: EffectiveConfig, found: PartialTranslation) -> tuple[Finding, ...]:
     """Return the findings, including those of keys whose value cannot be translated."""
     verdicts: dict[tuple[Where | None, str], _Verdict] = {
-        (error.where, error.spelling): (REFUSED, Status.UNSUPPORTED, f"not translated: {_one_line(error)}")
+        (error.where, error.spelling): (REFUSED, Status.UNSUPPORTED, f"{NOT_TRANSLATED}{_one_line(error)}")
         for error in found.refused
     } | {
         (error.where, error.spelling): (row.code, row.status or Status.NO_EFFECT, f"{row.why}; {_DEFAULT}")
@@ -279,7 +279,7 @@ def _refused(
 ) -> LaunchAudit:
     findings = []
     for key, (value, where) in given.items():
-        otherwise = REFUSED, Status.UNSUPPORTED, f"not translated: {why}"
+        otherwise = REFUSED, Status.UNSUPPORTED, f"{NOT_TRANSLATED}{why}"
         code, status, reason = judged.get(key, otherwise)
         findings.append(Finding(code, status, key, value, where, reason=reason))
     return LaunchAudit(

@@ -15,6 +15,7 @@ from trinity_compat.verl_config.model import Fork, VersionChoice
 CHANGES_MEANING = Status.APPROXIMATED
 OTHER_MAIN, REFUSED = "TC003", "TC004"
 WHOLE_LAUNCH = frozenset({OTHER_MAIN, REFUSED})
+NOT_TRANSLATED = "not translated: "  # how the reason of a REFUSED key begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,15 @@ class LaunchAudit:
         changed = [
             finding
             for finding in self.reported
-            if finding.status.rank >= CHANGES_MEANING.rank and finding.code not in WHOLE_LAUNCH
+            if finding.status.rank >= CHANGES_MEANING.rank and not self._repeats(finding)
         ]
         return sorted(changed, key=lambda finding: -finding.status.rank)
+
+    def _repeats(self, finding: Finding) -> bool:
+        if finding.code not in WHOLE_LAUNCH or self.refused is None:
+            return False
+        why = finding.reason.removeprefix(NOT_TRANSLATED)
+        return why in self.refused or self.refused in why
 
     def kept(self) -> list[Finding]:
         """Return the findings of keys that keep their meaning, in the launch's order."""

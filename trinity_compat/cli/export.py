@@ -89,8 +89,9 @@ def command(
     request = ClusterRequest(script=script, arguments=arguments, **given)  # type: ignore[arg-type]
     with reading(script):
         config, *others = composed(script, how)
-        job = _dated_folder(config, script, how)
-        if others and (job or request.shared or request.scheduler != "slurm"):  # a --job of its own for each
+        named = request.shared or request.scheduler != "slurm"  # the file names a --job in any case
+        job = "" if named else _dated_folder(config, script, how)
+        if others and (named or job):
             raise UserError(
                 f"{script} has {1 + len(others)} launches, and the file names one --job",
                 where=others[0].launch.where,

@@ -87,7 +87,7 @@ _TOLD = tuple(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>[^-]+)",
     )
 )
-_SHORT_WORD = re.compile(r"\w{0,15}")  # none of these, as most values are
+_SHORT_WORD = re.compile(r"\w{0,15}")  # too short for any of these; most values are
 _OPTION = re.compile(r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]*)\s+[\"']?(?P<secret>[^\s\"'-][^\s\"']*)")
 # The values of variables under a secret's name that scripts have, and the names: a value may stand elsewhere.
 _known: dict[str, str] = {}

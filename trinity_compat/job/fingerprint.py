@@ -329,12 +329,12 @@ def _change(part: str, item: str, before: str | None, after: str | None, paths: 
 _MADE_WITH = StateCell[list[Mapping[str, Mapping[str, str]]] | str]("made with")
 
 
-def sign(buffer: StateStore, mine: Fingerprint, *, anew: bool = False) -> None:
+def sign(buffer: StateStore, mine: Fingerprint, *, keep_earlier: bool = True) -> None:
     """Record in the buffer that groups are made with ``mine`` from now on.
 
-    Earlier records stay, since groups of them may still wait; ``anew``: those groups are void.
+    ``keep_earlier``: earlier records stay, as groups that were made with them may still wait.
     """
-    known = [] if anew else _MADE_WITH.get(buffer) or []
+    known = (_MADE_WITH.get(buffer) or []) if keep_earlier else []
     if isinstance(known, list) and mine.parts not in known:
         _MADE_WITH.set(buffer, [*known, mine.parts])
 

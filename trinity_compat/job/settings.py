@@ -22,6 +22,7 @@ from trinity_compat.job.run_spec import Handover, OnAgentFailure, OnFailure, Ver
 SECTION = "trinity_compat"
 SettingValue = Any  # a checked value: of the setting's kind, or None
 _DIFFERS = "a group that fails is masked or made again"
+# Modules that take part in every run, also in one without an explorer.
 _OF_ANY_RUN = {f"trinity_compat.{name}" for name in ("trainer.main", "trainer.config", "run.supervise.sides")}
 _WHEN_MADE = "when a group is made, not what is in it"
 _VERSIONS = "a group says its versions"

@@ -229,8 +229,8 @@ class Launch:
         return name not in self.env and not {*self.unset, *self.assigned}.isdisjoint((name, "*"))
 
     @property
-    def is_whole(self) -> bool:
-        """Return whether every argument's key is known: one that is open as a whole may set any."""
+    def knows_all_keys(self) -> bool:
+        """Return whether the key of each argument is known: one that is open as a whole may set any."""
         return not any(word.open and "=" not in word.text for word in self.arguments)
 
     @property

@@ -113,7 +113,7 @@ class BufferExchange:
             for text in edited if done.voided else ():
                 plural = "s" * (done.voided != 1)
                 _log.info("%s: %d group%s will be generated again", text, done.voided, plural)
-            sign(self._buffer, made_with, anew=True)
+            sign(self._buffer, made_with, keep_earlier=False)
         # The answer of an earlier start is invalid: its versions may be trained again, and differ.
         SCORED_ANSWER.set(self._buffer, None)
         self._heart.say("running", step=step)

@@ -120,7 +120,8 @@ def _open(view: LaunchView) -> Iterator[Caution]:
                     "TW013",
                     f"{part.source.expression} is kept as written: its value is known only at run time",
                     where,
-                    "edit the YAML" + ", or use trinity-compat run, where bash computes it" * is_shell,
+                    "edit the YAML"
+                    + (", or use trinity-compat run, where bash computes it" if is_shell else ""),
                 )
 
 
@@ -276,7 +277,7 @@ def _groups(view: LaunchView) -> Iterator[Caution]:
 
 def _sizes(view: LaunchView) -> Iterator[Caution]:
     """Warn of missing micro-batch sizes; no error, since the YAML has a size that Trinity-RFT starts with."""
-    for found in micro_batch_sizes.missing(view.value, view.written) if view.launch.is_whole else ():
+    for found in micro_batch_sizes.missing(view.value, view.written) if view.launch.knows_all_keys else ():
         message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
         yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
 

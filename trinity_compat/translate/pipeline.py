@@ -118,7 +118,7 @@ def refuse_errors(effective: EffectiveConfig, others: Callable[[], Sequence[User
     errors = [found for found in effective.diagnostics if found.severity == "error"]
     if errors:
         more = [f"{found.where}: {found.message} ({found.code})" for found in errors[1:]]
-        more += [f"{found.where}: {found.message}" for found in others()]
+        more += ["; ".join(filter(None, (f"{it.where}: {it.message}", it.hint))) for it in others()]
         hints = [f"veRL {version.value}: {version.why}"] if (version := effective.version).stands_in else []
         if (main := effective.launch.main) and (module := effective.launch.module) != main:
             hints.append(f"{module} is not a main of veRL's: it is read as {main}, by its keys")

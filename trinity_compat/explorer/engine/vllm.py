@@ -347,7 +347,7 @@ class InProcessEngine:
         return list(answers)
 
     def _reset_caches(self) -> None:
-        """Discard what former weights computed: keys and values, and the vision tower's outputs."""
+        """Discard what former weights computed; ``stale_cache`` keeps keys and values."""
         self._loads += 1
         if not self._config.stale_cache:
             self._engine.reset_prefix_cache(reset_running_requests=True)

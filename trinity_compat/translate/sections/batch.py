@@ -328,6 +328,6 @@ def _derived(view: LaunchView, size: MicroBatchSize) -> Iterator[PathValue | Ver
         return
     yield PathValue(f"{TC}.{size.per_gpu}", 1, (size.all_gpus,), "not given: one sequence at a time")
     reason = "the launch gives no micro-batch size, and veRL refuses to start without one; the YAML has 1"
-    if not view.launch.is_whole:
+    if not view.launch.knows_all_keys:
         reason = "not known here, since an argument of the launch is not; the YAML has 1"
     yield Verdict(size.per_gpu, Status.APPROXIMATED, reason)

@@ -129,7 +129,7 @@ def engine(view: LaunchView) -> Derived:
     known = name if name in ("vllm", "sglang") else "vllm"
     if name == "???":
         yield PathValue(ENGINE_TYPE.path, known, (ENGINE_TYPE.key,), note="rollout.name is not set")
-        if view.launch.is_whole:
+        if view.launch.knows_all_keys:
             yield notice(
                 "TW027",
                 f"rollout.name is not set: veRL {view.origin.version.value} ends without it ({_MANDATORY})."
