@@ -316,7 +316,23 @@ class _Following:
                 self._trainer_event(now)
             elif stamp == self._stamps[engine]:
                 self._engine_event(engine, now)
-        return self._prediction()
+        (busy_from, made_from, begin), (busy_to, made_to, end) = self._marks[WARM - 1], self._marks[-1]
+        seconds, schedule, steps = end - begin, self._schedule, self._steps - WARM
+        training = self._spent[WARM : self._steps]
+        ages = [age for each in self._ages[WARM : self._steps] for age in each]
+        worked = (busy_to - busy_from) * self._sides.gpus_each + sum(training) * schedule.trainer
+        return Prediction(
+            step_s=seconds / steps,
+            used=worked / (schedule.gpus * seconds),
+            engines_full=(made_to - made_from) / (self._speeds.full_rate * self._sides.engines * seconds),
+            staleness=sum(ages) / len(ages),
+            staleness_max=max(ages),
+            training_s=sum(training) / len(training),
+            generation_s=seconds / steps,
+            lanes=tuple(
+                sorted((lane for lane in self._lanes if lane.step <= _SHOWN), key=lambda lane: lane.begin)
+            ),
+        )
 
     def _limit(self) -> int:
         """Return the number of the first task that may not begin yet (`policy.last_step`)."""
@@ -437,22 +453,3 @@ class _Following:
         share = (busy_s - before) / (len(self._engines) * (now - begin)) if now > begin else 0.0
         self._lanes.append(Lane("explorer", self._version + 1, self._version, begin, now, share))
         self._loaded = (now, busy_s)
-
-    def _prediction(self) -> Prediction:
-        (busy_from, made_from, begin), (busy_to, made_to, end) = self._marks[WARM - 1], self._marks[-1]
-        seconds, schedule, steps = end - begin, self._schedule, self._steps - WARM
-        training = self._spent[WARM : self._steps]
-        ages = [age for each in self._ages[WARM : self._steps] for age in each]
-        worked = (busy_to - busy_from) * self._sides.gpus_each + sum(training) * schedule.trainer
-        return Prediction(
-            step_s=seconds / steps,
-            used=worked / (schedule.gpus * seconds),
-            engines_full=(made_to - made_from) / (self._speeds.full_rate * self._sides.engines * seconds),
-            staleness=sum(ages) / len(ages),
-            staleness_max=max(ages),
-            training_s=sum(training) / len(training),
-            generation_s=seconds / steps,
-            lanes=tuple(
-                sorted((lane for lane in self._lanes if lane.step <= _SHOWN), key=lambda lane: lane.begin)
-            ),
-        )

@@ -144,7 +144,11 @@ def audit_launch(
         )
     except UserError as error:
         rows = load_rows(request.options.rules)
-        given = _spelled_keys(launch)
+        given = {
+            _spelled(word.text): (word.text.partition("=")[2], word.where)
+            for word in launch.arguments
+            if "=" in word.text or word.text[:1] in ("-", "~")
+        }
         reasons = {key: reason_without_release(key, rows) for key in given}
         verdicts = {key: (UNKNOWN, Status.UNKNOWN, why) for key, why in reasons.items() if why}
         return _refused(launch, source, given, _one_line(error), reading, verdicts)
@@ -310,15 +314,6 @@ def _verdicts_of_refused(config: EffectiveConfig, rows: MappingTable) -> dict[st
 def _one_line(error: UserError) -> str:
     place = f"{error.where}: " if error.where else ""
     return " ".join(f"{place}{error.message}{f'; {error.hint}' * bool(error.hint)}".split())
-
-
-def _spelled_keys(launch: Launch) -> dict[str, tuple[object, Where | None]]:
-    """Return key → text as written and its place, for a launch that no release can compose."""
-    return {
-        _spelled(word.text): (word.text.partition("=")[2], word.where)
-        for word in launch.arguments
-        if "=" in word.text or word.text[:1] in ("-", "~")
-    }
 
 
 def _spelled(text: str) -> str:

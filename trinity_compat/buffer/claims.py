@@ -54,11 +54,18 @@ def take(conn: sa.Connection, request: ClaimRequest, *, dialect: str, history: i
     token = conn.execute(query(queries.CLAIM_OF_REQUEST), {"request": request.request}).scalar_one_or_none()
     if token is None:
         end_lapsed(conn, dialect=dialect, now=now)
-        token = _lease(conn, request, dialect=dialect, history=history, now=now)
-    return _read(conn, request, token)
-
-
-def _read(conn: sa.Connection, request: ClaimRequest, token: int) -> Claim:
+        values = {
+            "request": request.request,
+            "owner": request.owner,
+            "step": request.step,
+            "history": history,
+        }
+        values |= {"until": now + request.lease_s, "now": now}
+        token = int(conn.execute(query(queries.NEW_CLAIM), values).scalar_one())
+        take_groups = _take_ready if request.replay is None else _take_replayable
+        if take_groups(conn, request, token, skip=queries.skip_locked(dialect), now=now) < request.count:
+            raise TooFewGroups
+        point("inside claim")
     bind = {"token": token}
     rows = conn.execute(query(queries.CLAIMED_GROUPS), bind).all()
     members = conn.execute(query(queries.CLAIMED_EXPERIENCES), bind).all()
@@ -67,17 +74,6 @@ def _read(conn: sa.Connection, request: ClaimRequest, token: int) -> Claim:
     if data:
         made = tuple(replace(group, task=media.filled(group.task, data)) for group in made)
     return Claim(token=token, owner=request.owner, step=request.step, groups=made)
-
-
-def _lease(conn: sa.Connection, request: ClaimRequest, *, dialect: str, history: int, now: float) -> int:
-    values = {"request": request.request, "owner": request.owner, "step": request.step, "history": history}
-    values |= {"until": now + request.lease_s, "now": now}
-    token = int(conn.execute(query(queries.NEW_CLAIM), values).scalar_one())
-    take_groups = _take_ready if request.replay is None else _take_replayable
-    if take_groups(conn, request, token, skip=queries.skip_locked(dialect), now=now) < request.count:
-        raise TooFewGroups
-    point("inside claim")
-    return token
 
 
 def _take_ready(conn: sa.Connection, request: ClaimRequest, token: int, *, skip: str, now: float) -> int:

@@ -111,7 +111,10 @@ class Database:
         try:
             self.run(lambda conn: None, write=False)
             self._inode = self._found_inode()
-            self._migrate(create)
+            if self.run(self._version, write=False) != LATEST:
+                if not create and self.run(self._version, write=False) == 0:
+                    raise UserError(f"no buffer in {self.name}", hint="is this the run's database?")
+                self.run(self._upgrade)
         except BaseException:
             self.engine.dispose()
             raise
@@ -218,12 +221,6 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
         )
-
-    def _migrate(self, create: bool) -> None:
-        if self.run(self._version, write=False) != LATEST:
-            if not create and self.run(self._version, write=False) == 0:
-                raise UserError(f"no buffer in {self.name}", hint="is this the run's database?")
-            self.run(self._upgrade)
 
     def _version(self, conn: sa.Connection) -> int:
         """The schema's number, 0 for an empty database. Raises UserError for a foreign or newer one."""

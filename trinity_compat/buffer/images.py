@@ -32,7 +32,11 @@ def kept(value: Any) -> Any:
     (lossless).
     """
     if isinstance(value, Image.Image):
-        return Media(_png(value), "image")
+        out = io.BytesIO()
+        exif = value.getexif()
+        whole = value if value.mode in _PNG else value.convert("RGB")  # as qwen_vl_utils would
+        whole.save(out, "PNG", compress_level=1, **({"exif": exif} if exif else {}))
+        return Media(out.getvalue(), "image")
     if type(value) is str and value.startswith(_URLS) and "base64," in value:
         return Media(value.encode(), "text")
     if type(value) is bytes:  # not numpy's, which would come back as these
@@ -105,14 +109,6 @@ def _open(data: bytes) -> Image.Image:
     image = Image.open(io.BytesIO(data))
     image.load()  # several answers share it, and a lazy load is not safe in threads
     return image
-
-
-def _png(image: Image.Image) -> bytes:
-    out = io.BytesIO()
-    exif = image.getexif()
-    whole = image if image.mode in _PNG else image.convert("RGB")  # as qwen_vl_utils would
-    whole.save(out, "PNG", compress_level=1, **({"exif": exif} if exif else {}))
-    return out.getvalue()
 
 
 def _is_file(part: Mapping[str, Any]) -> bool:

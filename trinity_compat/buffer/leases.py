@@ -167,14 +167,11 @@ class WatermarkView:
         first, size = self.watermark.first, CHUNK
         while first < self.request.upto:
             upto = min(first + size, self.request.upto)
-            yield from self._between(first, upto, adopted).free()
+            bind = {"kind": live_tasks.TRAIN, "first": first, "upto": upto, "now": self.now}
+            held = {task: token for task, token, _ in self.conn.execute(query(queries.HELD_BETWEEN), bind)}
+            live = live_tasks.between(self.conn, adopted, first=first, upto=upto)
+            yield from TaskShare(replace(self.request, upto=upto), held, self.places.ready, live).free()
             first, size = upto, 2 * size
-
-    def _between(self, first: int, upto: int, adopted: frozenset[int]) -> TaskShare:
-        bind = {"kind": live_tasks.TRAIN, "first": first, "upto": upto, "now": self.now}
-        held = {task: token for task, token, _ in self.conn.execute(query(queries.HELD_BETWEEN), bind)}
-        live = live_tasks.between(self.conn, adopted, first=first, upto=upto)
-        return TaskShare(replace(self.request, upto=upto), held, self.places.ready, live)
 
     def again(self) -> list[int]:
         """Cancelled tasks below the watermark whose leases the holder still has."""

@@ -132,7 +132,14 @@ class BufferReport:
         after_id = 0
         while rows := self._page(after_id, page):
             for group_id, number, experience in rows:
-                yield {"experience_id": number, "group_id": group_id, **_plain(experience)}
+                arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
+                versions = ("min_model_version", "max_model_version")
+                lists = {name: getattr(experience, name).tolist() for name in arrays}
+                yield {
+                    "experience_id": number,
+                    "group_id": group_id,
+                    **(_text(experience) | {name: getattr(experience, name) for name in versions} | lists),
+                }
             last = rows[-1][1]
             if last <= after_id:
                 raise UserError(f"{self._db.name} is damaged: its answers are in no order")
@@ -199,10 +206,3 @@ def _response(member: Row) -> Columns:
 def _text(experience: Experience) -> Columns:
     names = ("run", "reward", "prompt_text", "response_text", "num_turns", "metrics", "info")
     return {name: getattr(experience, name) for name in names} | {"tokens": len(experience.response_ids)}
-
-
-def _plain(experience: Experience) -> Columns:
-    arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
-    versions = ("min_model_version", "max_model_version")
-    lists = {name: getattr(experience, name).tolist() for name in arrays}
-    return _text(experience) | {name: getattr(experience, name) for name in versions} | lists

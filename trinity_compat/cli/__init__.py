@@ -100,7 +100,10 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:
         if error.filename is None and error.errno not in _FULL:
             raise
-        _leave_output_unwritten(error)
+        # Drop the buffered output that cannot be written; Python would try again at exit.
+        if error.errno in _FULL:
+            with contextlib.suppress(OSError, ValueError):  # a stdout that isn't a file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         named = "cannot write" if error.filename is None else os.fsdecode(error.filename)
         click.echo(f"error: {named}: {error.strerror}", err=True)
         sys.exit(2)
@@ -118,13 +121,6 @@ def _run(argv: list[str] | None) -> object:
     source = next((word for word in words[1:] if os.path.exists(word)), name)  # noqa: PTH110 - any text
     with reading_process.reading(source):
         return cli.main(args=argv, standalone_mode=False)
-
-
-def _leave_output_unwritten(error: OSError) -> None:
-    """Drop the buffered output that cannot be written; Python would try again at exit."""
-    if error.errno in _FULL:
-        with contextlib.suppress(OSError, ValueError):  # a stdout that isn't a file
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -123,17 +123,13 @@ def _checked(request: Any) -> dict[str, Any]:
     if len(files) > FILES or sum(map(len, files.values())) > FILES_TEXT:
         raise UserError(f"more than {FILES} files, or more than {FILES_TEXT >> 20} MiB of them")
     for path in (asked["name"], *files):
-        _check_path(path)
+        parts = PurePosixPath(path).parts
+        plain = path == "/".join(parts) and not path.startswith(("/", "-")) and "\\" not in path
+        if not parts or not plain or ".." in parts or not path.isprintable() or len(path) > 400:
+            raise UserError(
+                f"{path[:80]!r} is not the path of a file in a folder", hint="a path such as examples/run.sh"
+            )
     return asked
-
-
-def _check_path(path: str) -> None:
-    parts = PurePosixPath(path).parts
-    plain = path == "/".join(parts) and not path.startswith(("/", "-")) and "\\" not in path
-    if not parts or not plain or ".." in parts or not path.isprintable() or len(path) > 400:
-        raise UserError(
-            f"{path[:80]!r} is not the path of a file in a folder", hint="a path such as examples/run.sh"
-        )
 
 
 @contextlib.contextmanager

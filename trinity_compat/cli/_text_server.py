@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from trinity_compat.cli import main
 from trinity_compat.common.process_limits import ProcessLimits, limit_memory, signal_group
@@ -60,7 +59,17 @@ def serve(control: socket.socket) -> None:
                 forks = {fork for fork in forks if not _has_ended(fork)}
                 if (fork := os.fork()) == 0:
                     control.close()
-                    _answer(asked)
+                    # Answer one request in this fork and end it.
+                    code = 1
+                    try:
+                        asked.settimeout(WALL_S)
+                        with asked, asked.makefile("rwb") as stream:
+                            request = json.loads(stream.read())
+                            answer = _answered(request["files"], request["commands"])
+                            stream.write(json.dumps(answer).encode() + b"\n")
+                        code = 0
+                    finally:
+                        os._exit(code)
                 forks.add(fork)
     finally:
         _end_all(forks)
@@ -78,20 +87,6 @@ def _end_all(forks: Collection[int]) -> None:
     for fork in forks:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(fork, 0)
-
-
-def _answer(asked: socket.socket) -> NoReturn:
-    """Answer one request in this fork and end it."""
-    code = 1
-    try:
-        asked.settimeout(WALL_S)
-        with asked, asked.makefile("rwb") as stream:
-            request = json.loads(stream.read())
-            answer = _answered(request["files"], request["commands"])
-            stream.write(json.dumps(answer).encode() + b"\n")
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def _warm() -> None:

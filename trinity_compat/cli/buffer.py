@@ -123,23 +123,19 @@ def show(source: str, limit: int, kind: str, state: str | None, as_json: bool) -
 def export(source: str, output: Path | None) -> None:
     """Every experience as one JSON object per line, token ids and log-probs included."""
     if output is not None:
-        _refuse_file_of_the_job(source, output)
+        # Raise UserError where `output` is a file that is there in the job directory, or the store's own.
+        place, job = output.resolve(), Path(source).resolve()
+        store = database_url.file_of(_url(source))
+        refuse_overwriting(output, [store, f"{store}-wal", f"{store}-shm"] if store else [])
+        if "://" not in source and job.is_dir() and place.is_relative_to(job) and place.is_file():
+            raise UserError(
+                "this is a file of the job, and would be overwritten",
+                where=Where(str(output)),
+                hint="name a new file with -o",
+            )
     with _opened(source) as report, writing(output) as file:
         for experience in report.export():
             file.write(json.dumps(experience).encode() + b"\n")
-
-
-def _refuse_file_of_the_job(source: str, output: Path) -> None:
-    """Raise UserError where ``output`` is a file that is there in the job directory, or the store's own."""
-    place, job = output.resolve(), Path(source).resolve()
-    store = database_url.file_of(_url(source))
-    refuse_overwriting(output, [store, f"{store}-wal", f"{store}-shm"] if store else [])
-    if "://" not in source and job.is_dir() and place.is_relative_to(job) and place.is_file():
-        raise UserError(
-            "this is a file of the job, and would be overwritten",
-            where=Where(str(output)),
-            hint="name a new file with -o",
-        )
 
 
 @command.command()

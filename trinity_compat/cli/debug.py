@@ -67,16 +67,14 @@ def command(source: str | None, arguments: tuple[str, ...], **given: object) -> 
     as its file is now, beside the stored scores.
     """
     config = given.pop("config")
-    _refuse_unused(click.get_current_context(), str(given["module"]))
-    _go(source or config, arguments, given)
-
-
-def _refuse_unused(context: click.Context, module: str) -> None:
-    """Raise UserError for an option that was given and has no effect with this module."""
+    # Raise UserError for an option that was given and has no effect with this module.
+    context = click.get_current_context()
+    module = str(given["module"])
     for name in {name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[module]):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             option = next(each.opts[0] for each in context.command.params if each.name == name)
             raise UserError(f"{option} has no effect with --module {module}")
+    _go(source or config, arguments, given)
 
 
 def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) -> None:

@@ -104,7 +104,7 @@ def _json(found: list[_Found], problems: dict[str, str]) -> str:
             "ignored": [
                 {
                     "key": key,
-                    "value": _plain(config.settings[key].value),
+                    "value": json.loads(json.dumps(config.settings[key].value, default=str)),
                     "source": str(config.settings[key].where or config.launch.where),
                     "why": why,
                 }
@@ -115,8 +115,3 @@ def _json(found: list[_Found], problems: dict[str, str]) -> str:
     ]
     skipped = {"problems": problems} if problems else {}
     return json.dumps({"version": 1, "launches": launches, **skipped}, indent=1)
-
-
-def _plain(value: object) -> object:
-    """The value as JSON has it."""
-    return json.loads(json.dumps(value, default=str))

@@ -96,17 +96,14 @@ def _beside(target: Path, old: os.stat_result | None, mode: int | None) -> Itera
     try:
         with os.fdopen(handle, "wb") as file:
             if kept:
-                _take_over(handle, kept)
+                # Give a new file the owner, where that is allowed, and the permissions of the one that it
+                # replaces.
+                new = os.fstat(handle)
+                if (new.st_uid, new.st_gid) != (kept.st_uid, kept.st_gid):
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(handle, kept.st_uid, kept.st_gid)
+                os.fchmod(handle, stat.S_IMODE(kept.st_mode) & 0o777)
             yield file
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _take_over(handle: int, old: os.stat_result) -> None:
-    """Give a new file the owner, where that is allowed, and the permissions of the one that it replaces."""
-    new = os.fstat(handle)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-        with contextlib.suppress(PermissionError):
-            os.fchown(handle, old.st_uid, old.st_gid)
-    os.fchmod(handle, stat.S_IMODE(old.st_mode) & 0o777)

@@ -71,7 +71,7 @@ def _installed(_path: tuple[str, ...]) -> tuple[Plugin, ...]:
         if _SECTION in (distribution.read_text("entry_points.txt") or ""):
             name = str(distribution.name or "of no name")
             found.setdefault(
-                _normal(name), list(_plugins(distribution, name))
+                re.sub(r"[-_.]+", "-", name).lower(), list(_plugins(distribution, name))
             )  # the first is the one imported
     made = dict.fromkeys(plugin for plugins in found.values() for plugin in plugins)
     return tuple(sorted(made, key=lambda each: (KINDS.index(each.kind), each.name, each.distribution)))
@@ -83,10 +83,6 @@ def _plugins(distribution: importlib.metadata.Distribution, name: str) -> Iterat
     for each in entries:
         if kind := _KIND_OF.get(each.group):
             yield Plugin(kind, each.name, each.value, name, str(distribution.version or ""), interface)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def of_kind(kind: Kind) -> tuple[Plugin, ...]:

@@ -62,7 +62,9 @@ def curve(
     if axis == "time":
         return _on_clock(ordered, run)
     if axis == "tokens":
-        return _on_tokens(ordered, run)
+        if _TOKENS not in run.series:
+            raise UserError(f"{run.source}: axis 'tokens' needs the metric {_TOKENS}")
+        return _cumulative(ordered, run.series[_TOKENS].sorted())
     per_update = is_trinity(run)
     if per_update != (axis == "update") and r is None:
         raise UserError(
@@ -95,12 +97,6 @@ def _on_clock(series: Series, run: RunMetrics) -> Curve:
     if seconds is None:
         raise UserError(f"{run.source}: axis 'time' needs a clock or a timing_s/step series")
     return _cumulative(series, seconds)
-
-
-def _on_tokens(series: Series, run: RunMetrics) -> Curve:
-    if _TOKENS not in run.series:
-        raise UserError(f"{run.source}: axis 'tokens' needs the metric {_TOKENS}")
-    return _cumulative(series, run.series[_TOKENS].sorted())
 
 
 def _cumulative(series: Series, amounts: Series) -> Curve:

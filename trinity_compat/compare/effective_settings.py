@@ -215,21 +215,17 @@ def _of_job(source: str, directory: Path) -> EffectiveSettings:
         )
     launched = read_section(directory / "config" / "launch.json")
     run = {key: value for key, value in spec.items() if key not in _OF_THE_START}
+    names = (verl.get(MODEL_ENGINE), value_at(verl, "actor_rollout_ref.actor.strategy"))
     return EffectiveSettings(
         source,
         dict(leaves(verl)),
         _places_in(launched),
         "a job, as it ran",
-        _flavour_of_job(verl),
+        next((found for name in names if (found := flavour_with(name)) != FLAVOURS[0]), FLAVOURS[0]),
         "the run's plan",
         trinity=_trinity_of_job(directory, launched),
         run={key: value for key, value in leaves(run) if key != "sync.directory"},
     )
-
-
-def _flavour_of_job(verl: Mapping[str, Any]) -> str:
-    names = (verl.get(MODEL_ENGINE), value_at(verl, "actor_rollout_ref.actor.strategy"))
-    return next((found for name in names if (found := flavour_with(name)) != FLAVOURS[0]), FLAVOURS[0])
 
 
 def _places_in(launched: Mapping[str, Any]) -> dict[str, str]:

@@ -105,20 +105,16 @@ def _read_one(path: Path, text: str, key: str, value: object) -> MarginAmount:
     from trinity_compat.verl_config.yaml_files import key_lines
 
     try:
-        _check_group(key)
+        # Raise UserError unless a word without a slash or wildcard is a group of the report.
+        groups = names.groups()
+        if key not in groups and not set(key) & set("/*?["):
+            near = nearest(key, groups)
+            said = f"did you mean {near[0]}?" if near else f"groups: {', '.join(groups)}"
+            raise UserError(f"{key}: neither a metric nor a group of the report", hint=said)
         return amount(key, str(value))
     except UserError as error:
         where = Where(str(path), key_lines(text).get(key, 0))
         raise UserError(error.message, where=where, hint=error.hint) from None
-
-
-def _check_group(name: str) -> None:
-    """Raise UserError unless a word without a slash or wildcard is a group of the report."""
-    groups = names.groups()
-    if name not in groups and not set(name) & set("/*?["):
-        near = nearest(name, groups)
-        said = f"did you mean {near[0]}?" if near else f"groups: {', '.join(groups)}"
-        raise UserError(f"{name}: neither a metric nor a group of the report", hint=said)
 
 
 @dataclass(frozen=True, slots=True)

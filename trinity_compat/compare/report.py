@@ -99,13 +99,6 @@ def print_text(comparison: Comparison, console: Console) -> None:
         console.print(Text(line))
     for group, metrics in comparison.groups.items():
         _print_group(group, metrics, console)
-    _print_data_needed(comparison, console)
-    for note in _footnotes(comparison):
-        console.print(Text(note))
-    console.print(Text(f"\n{conclusion[0]}", style="bold"))
-
-
-def _print_data_needed(comparison: Comparison, console: Console) -> None:
     rows = data_needed(comparison)
     if rows:
         table = Table(box=None, pad_edge=False)
@@ -115,6 +108,9 @@ def _print_data_needed(comparison: Comparison, console: Console) -> None:
             table.add_row(*map(Text, row))
         console.print(table)
         console.print()
+    for note in _footnotes(comparison):
+        console.print(Text(note))
+    console.print(Text(f"\n{conclusion[0]}", style="bold"))
 
 
 def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> None:
@@ -188,6 +184,8 @@ def _side_dict(side: Side) -> dict[str, object]:
 def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
     """Return one metric of ``as_dict``."""
     d = metric.difference
+    # The equivalence test: its margin, and p of B − A not being within it.
+    margin = metric.evidence.margin
     return {
         "name": metric.name,
         "group": metric.group,
@@ -206,18 +204,12 @@ def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
             "q": d.q,
             "method": d.method,
         },
-        "same": _same_dict(metric),
+        "same": {"margin": _finite(margin.size), "of": margin.origin, "p": metric.evidence.p_same},
         "takes": {"least_seen": _known(metric.evidence.least), "seeds": metric.evidence.seeds},
         "parts": _band_dict(metric),
         "distance": _finite(metric.area),
         "differs_in_meaning": metric.differs_in_meaning or None,
     }
-
-
-def _same_dict(metric: MetricVerdict) -> dict[str, object]:
-    """Return the equivalence test: its margin, and p of B − A not being within it."""
-    margin = metric.evidence.margin
-    return {"margin": _finite(margin.size), "of": margin.origin, "p": metric.evidence.p_same}
 
 
 def _band_dict(metric: MetricVerdict) -> dict[str, object] | None:

@@ -125,7 +125,10 @@ class Comparison:
 
 def compare(a: Side, b: Side, options: CompareOptions) -> Comparison:
     """Compare every metric that all runs of both sides have. Raises UserError if there is none."""
-    _check_pairing(a, b, options)
+    if options.paired and len(a.runs) != len(b.runs):
+        raise UserError(
+            f"--paired needs as many runs on each side: {a.label} has {len(a.runs)}, {b.label} {len(b.runs)}"
+        )
     _check_r(a, b, options)
     _check_pairs((*a.runs, *b.runs), options.pairs)
     renamed_a, notes_a = _renamed(a, options)
@@ -151,7 +154,16 @@ def compare(a: Side, b: Side, options: CompareOptions) -> Comparison:
             hint=f"{a.label} has e.g. {_examples(in_a)}; {b.label} has e.g. {_examples(in_b)}; see --pair",
         )
     notes += _unused_margins(options, metrics)
-    return Comparison(a, b, options, _with_verdicts(metrics), sorted(in_a - in_b), sorted(in_b - in_a), notes)
+    # Each metric with its verdict.
+    found = []
+    for learning in (True, False):
+        kind = [m for m in metrics if names.is_of_learning(m.group) == learning]
+        qs = _discoveries({m.name: m.difference.p for m in kind if _is_tested(m)})
+        band_qs = _discoveries({m.name: m.evidence.band.p for m in kind if m.evidence.band and _is_tested(m)})
+        found += [_with_verdict(m, qs.get(m.name), band_qs.get(m.name), len(qs)) for m in kind]
+    return Comparison(
+        a, b, options, sorted(found, key=lambda m: m.name), sorted(in_a - in_b), sorted(in_b - in_a), notes
+    )
 
 
 def _not_finite(run: RunMetrics) -> Iterator[str]:
@@ -171,13 +183,6 @@ def _unused_margins(options: CompareOptions, metrics: Sequence[MetricVerdict]) -
 
 def _examples(found: set[str]) -> str:
     return ", ".join(sorted(found)[:4]) or "none in all its runs"
-
-
-def _check_pairing(a: Side, b: Side, options: CompareOptions) -> None:
-    if options.paired and len(a.runs) != len(b.runs):
-        raise UserError(
-            f"--paired needs as many runs on each side: {a.label} has {len(a.runs)}, {b.label} {len(b.runs)}"
-        )
 
 
 def _check_r(a: Side, b: Side, options: CompareOptions) -> None:
@@ -227,21 +232,6 @@ def _metric(name: str, a: Renamed, b: Renamed, options: CompareOptions, differs:
     area = area_between(xs, side_a.mean, side_b.mean)
     group = names.group_of(name)
     return MetricVerdict(name, group, xs, side_a, side_b, area, evidence, UNCLEAR, differs_in_meaning=differs)
-
-
-def _with_verdicts(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
-    """Return each metric with its verdict.
-
-    p is corrected among the metrics of learning, and among the others (seconds, memory, throughput), which
-    nearly always differ.
-    """
-    found = []
-    for learning in (True, False):
-        kind = [m for m in metrics if names.is_of_learning(m.group) == learning]
-        qs = _discoveries({m.name: m.difference.p for m in kind if _is_tested(m)})
-        band_qs = _discoveries({m.name: m.evidence.band.p for m in kind if m.evidence.band and _is_tested(m)})
-        found += [_with_verdict(m, qs.get(m.name), band_qs.get(m.name), len(qs)) for m in kind]
-    return sorted(found, key=lambda m: m.name)
 
 
 def _is_tested(metric: MetricVerdict) -> bool:

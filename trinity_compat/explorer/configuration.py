@@ -20,16 +20,12 @@ def configuration(spec: RunSpec) -> tuple[DictConfig, Any, Any]:
 
     config = OmegaConf.create(dict(spec.verl))
     model = config.actor_rollout_ref.model
-    _check_model(model.path)
+    looks_local = model.path.startswith(("/", "./", "../", "~"))
+    if looks_local and not (from_home(model.path) / "config.json").exists():
+        raise UserError(
+            f"actor_rollout_ref.model.path={model.path}: no model there (config.json is missing)",
+            hint="download the model first, or write its Hugging Face name",
+        )
     path = copy_to_local(model.get("tokenizer_path") or model.path)
     trust = bool(config.data.get("trust_remote_code", False))
     return config, hf_tokenizer(path, trust_remote_code=trust), hf_processor(path, trust_remote_code=trust)
-
-
-def _check_model(path: str) -> None:
-    looks_local = path.startswith(("/", "./", "../", "~"))
-    if looks_local and not (from_home(path) / "config.json").exists():
-        raise UserError(
-            f"actor_rollout_ref.model.path={path}: no model there (config.json is missing)",
-            hint="download the model first, or write its Hugging Face name",
-        )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from trinity_compat.buffer.heartbeat_thread import HeartbeatThread, SilenceDetector
-from trinity_compat.buffer.model import LeaseHolder, Participant
+from trinity_compat.buffer.model import LeaseHolder
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.watchdog import Watchdog
 from trinity_compat.job.liveness import RESTART_S, TASK_LEASE_S, TRAINER_SILENT_S, promised
@@ -73,15 +73,11 @@ def trainer_trouble(
         return None
     # A restarted trainer is listed beside its predecessor until it begins a history.
     trainer = min(trainers, key=detector.silent_s)
-    return _trouble_of(trainer, detector.silent_s(trainer), silence_s)
-
-
-def _trouble_of(trainer: Participant, silent_s: float, limit_s: float) -> str | None:
     comes_back = bool(trainer.detail.get("restarts"))
     if trainer.state == "stopped":
         return "the trainer was stopped by a signal"
     if trainer.state == "failed" and not comes_back:
         return f"the trainer failed: {trainer.detail.get('reason', 'see its log')}"
-    if trainer.state != "done" and silent_s > (RESTART_S if comes_back else limit_s):
+    if trainer.state != "done" and detector.silent_s(trainer) > (RESTART_S if comes_back else silence_s):
         return f"the trainer (pid {trainer.pid} on {trainer.host}) has been silent for {trainer.age_s:.0f} s"
     return None

@@ -49,7 +49,15 @@ def of_file(path: Path, *, whole: int | None = None) -> str:
         if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would block
             return UNREADABLE
         with path.open("rb") as file:
-            return _digest_of(file, os.fstat(file.fileno()).st_size, limit)
+            size = os.fstat(file.fileno()).st_size
+            if size <= max(limit, SAMPLES * SAMPLE_BYTES):
+                return digest(file.read())
+            made = blake2b(str(size).encode(), digest_size=8)
+            for number in range(SAMPLES):
+                file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
+                made.update(file.read(SAMPLE_BYTES))
+            made.update(_footer(file, size))
+            return f"{_SAMPLED}{made.hexdigest()}"
     except OSError:
         return UNREADABLE
 
@@ -65,17 +73,6 @@ def size_of(path: Path) -> int:
 def is_as_before(path: Path, before: str) -> bool:
     """Return True while ``of_file`` with the same limit gives ``before``."""
     return of_file(path, whole=0 if before.startswith(_SAMPLED) else None) == before
-
-
-def _digest_of(file: BinaryIO, size: int, limit: int) -> str:
-    if size <= max(limit, SAMPLES * SAMPLE_BYTES):
-        return digest(file.read())
-    made = blake2b(str(size).encode(), digest_size=8)
-    for number in range(SAMPLES):
-        file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
-        made.update(file.read(SAMPLE_BYTES))
-    made.update(_footer(file, size))
-    return f"{_SAMPLED}{made.hexdigest()}"
 
 
 def _footer(file: BinaryIO, size: int) -> bytes:
@@ -169,11 +166,6 @@ def _files_of(base: Path, parts: Sequence[str]) -> list[Path]:
     return found
 
 
-def _name(file: Path, roots: Sequence[Path]) -> str:
-    root = next((root for root in roots if file.is_relative_to(root)), file.parent)
-    return file.relative_to(root).as_posix()
-
-
 def _imports(path: Path, roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """Yield (name, file) of the modules that a file imports."""
     try:
@@ -192,6 +184,7 @@ def _imports(path: Path, roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
                 if node.level:
                     base = path.parents[min(node.level, len(path.parents)) - 1]
                     for file in _files_of(base, ".".join(imported).split(".") if imported else []):
-                        yield _name(file, roots), file
+                        root = next((root for root in roots if file.is_relative_to(root)), file.parent)
+                        yield file.relative_to(root).as_posix(), file
                 elif imported:
                     yield from of_module(".".join(imported), roots).items()

@@ -25,7 +25,13 @@ def files_of(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             )
         path = Path(source)
         if source != "-" and path.is_dir():
-            _refuse_outside(path)
+            # Raise UserError for a folder that is a link out of the working directory, as for a file.
+            try:
+                real_path(path, roots_of_named(path / "script"))
+            except OutOfReach as error:
+                raise UserError(
+                    f"cannot be read: {error.strerror}", where=Where(str(path)), hint=error.hint
+                ) from None
             os.scandir(path).close()  # raises where the folder can't be read: the search would find it empty
             scripts = _scripts_below(path)
             if not scripts:
@@ -35,16 +41,6 @@ def files_of(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             yield from ((str(file), False) for file in scripts)
         else:
             yield source, True
-
-
-def _refuse_outside(folder: Path) -> None:
-    """Raise UserError for a folder that is a link out of the working directory, as for a file."""
-    try:
-        real_path(folder, roots_of_named(folder / "script"))
-    except OutOfReach as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}", where=Where(str(folder)), hint=error.hint
-        ) from None
 
 
 def _scripts_below(folder: Path) -> list[Path]:

@@ -145,19 +145,16 @@ class BroadcastCheckpointEngine(RankZeroEngine):
             raise RuntimeError(f"version {global_steps} has no rendezvous")
         sent = self._rounded(weights)
         try:
-            return asdict(self._join(meeting).send(meeting, sent, self.bucket_size))
+            if self._group is None or self._group.name != meeting.group:
+                self._leave()
+                self._group = WeightGroup(meeting, 0, _device())
+            return asdict(self._group.send(meeting, sent, self.bucket_size))
         except TransferFailed:
             self._leave()
             raise
         finally:
             for _ in sent:  # a group that never formed has drawn none
                 pass
-
-    def _join(self, meeting: Rendezvous) -> WeightGroup:
-        if self._group is None or self._group.name != meeting.group:
-            self._leave()
-            self._group = WeightGroup(meeting, 0, _device())
-        return self._group
 
     def _leave(self) -> None:
         if self._group is not None:

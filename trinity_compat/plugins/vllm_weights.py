@@ -166,7 +166,11 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             receiver = DeviceReceiver(rendezvous, rank - 1, self.device)
             self._update(lambda load: received.append(receiver.receive(load)))
             return received[0]
-        group = self._join(rendezvous, rank)
+        if self._weight_group is None or self._weight_group.name != rendezvous.group:
+            self._leave_weight_group()
+            device = next(self.model_runner.get_model().parameters()).device
+            self._weight_group = WeightGroup(rendezvous, rank, device)
+        group = self._weight_group
         try:
             self._update(lambda load: received.append(group.receive(rendezvous, load)))
         except (TransferFailed, LoadFailed, WeightsDamaged):
@@ -174,13 +178,6 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         except Exception as error:  # in veRL's steps around the buckets: the others would wait for this rank
             raise LoadFailed(group.give_up(rendezvous, error)) from error
         return received[0]
-
-    def _join(self, rendezvous: Rendezvous, rank: int) -> WeightGroup:
-        if self._weight_group is None or self._weight_group.name != rendezvous.group:
-            self._leave_weight_group()
-            device = next(self.model_runner.get_model().parameters()).device
-            self._weight_group = WeightGroup(rendezvous, rank, device)
-        return self._weight_group
 
     def _leave_weight_group(self) -> None:
         if self._weight_group is not None:

@@ -32,19 +32,19 @@ def report_of_log(path: Path) -> RunReport:
     run = runs[0]
     steps = list(max(run.series.values(), key=len).steps)
     back = [(at, steps[i - 1]) for i, at in enumerate(steps) if i and at <= steps[i - 1]]
-    sections = [_ran(run), _coverage(run, steps), Section("Weights", "open", "not known", {}, [_WEIGHTS])]
-    return RunReport(str(path), [*sections, _drift(run), _restarts(back)])
-
-
-def _ran(run: RunMetrics) -> Section:
     verl = section_at(run.meta, "verl")
     data = {"read_from": run.kind, **of_verl(verl)}
     unknown = ["releases of veRL, vLLM and torch: the log does not say"]
     if not verl:
         unknown.insert(0, "the configuration: the log does not have it")
-    return Section(
-        "Ran", "open", f"{data['algorithm'] or 'a run'} on {data['model'] or 'a model'}", data, unknown
-    )
+    sections = [
+        Section(
+            "Ran", "open", f"{data['algorithm'] or 'a run'} on {data['model'] or 'a model'}", data, unknown
+        ),
+        _coverage(run, steps),
+        Section("Weights", "open", "not known", {}, [_WEIGHTS]),
+    ]
+    return RunReport(str(path), [*sections, _drift(run), _restarts(back)])
 
 
 def _coverage(run: RunMetrics, steps: list[int]) -> Section:

@@ -187,7 +187,18 @@ class _Planner:
             change = self._change(given)
             if change is not None:
                 self.out.changes.append(change)
-        self._check_files()
+        # Name the keys of the user's config files that have to change: they are not in the script.
+        for key in self.config.set_keys:
+            setting = self.config.settings[key]
+            if setting.where is None or setting.word is not None:
+                continue
+            if str(Path(setting.where.file).resolve()) in self.files:
+                continue
+            row = row_for(key, self.config.flavour)
+            if row is not None and (row.targets(key) != (key,) or row.value(setting.value) != setting.value):
+                became = " and ".join(row.targets(key)) or "nothing"
+                text = f"became {became} ({row.why}), and stands in a file of its own: upgrade that too"
+                self.out.refused.append(Remark(setting.where, key, text))
         if self.older and add_defaults:
             self._add_defaults()
         self._note_ignored()
@@ -233,20 +244,6 @@ class _Planner:
                 carried = self.carried.get(target)
                 wins = carried is not None and _same(carried.value, value)
                 yield (id(other), (old, row.why)) if wins else (id(given), (target, row.why))
-
-    def _check_files(self) -> None:
-        """Name the keys of the user's config files that have to change: they are not in the script."""
-        for key in self.config.set_keys:
-            setting = self.config.settings[key]
-            if setting.where is None or setting.word is not None:
-                continue
-            if str(Path(setting.where.file).resolve()) in self.files:
-                continue
-            row = row_for(key, self.config.flavour)
-            if row is not None and (row.targets(key) != (key,) or row.value(setting.value) != setting.value):
-                became = " and ".join(row.targets(key)) or "nothing"
-                text = f"became {became} ({row.why}), and stands in a file of its own: upgrade that too"
-                self.out.refused.append(Remark(setting.where, key, text))
 
     def _refuse(self, given: GivenOverride, text: str) -> None:
         self.out.refused.append(Remark(given.where, given.spelling, text))

@@ -19,7 +19,6 @@ from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
 from trinity_compat.launch.model import Diagnostic, Launch, Reading, Word
 from trinity_compat.rewrite.bash_text import BashText, Edit, NotEditable, Place, applied
 from trinity_compat.rewrite.plan import (
-    AddedWord,
     LaunchPlan,
     NewWord,
     Remark,
@@ -292,7 +291,12 @@ class _Session:
                 if anchor is None:
                     raise NotEditable("no argument of the launch is written out in this file")
                 place, where = anchor
-                word = self._added_text(launch, added, place)
+                if added.copied is None:
+                    word = self.text.word(added.new.head, added.new.value or "", place)
+                else:
+                    source = self._place(launch, added.copied)
+                    head = launch.arguments[added.copied].text.partition("=")[0]
+                    word = self.text.copy(source, added.new.head, head, None)
             except NotEditable as problem:
                 self.out.refuse(launch.where, text, f"is needed now ({added.why}): {problem}")
                 continue
@@ -302,13 +306,6 @@ class _Session:
             self.out.note(where, "", text, added.why)
             out.append(text)
         return out
-
-    def _added_text(self, launch: Launch, added: AddedWord, anchor: Place) -> bytes:
-        if added.copied is None:
-            return self.text.word(added.new.head, added.new.value or "", anchor)
-        source = self._place(launch, added.copied)
-        head = launch.arguments[added.copied].text.partition("=")[0]
-        return self.text.copy(source, added.new.head, head, None)
 
     def _anchor(self, launch: Launch, changes: Mapping[int, WordChange]) -> tuple[Place, Where] | None:
         """The last argument that stays, best one that stands in the command itself."""
@@ -351,7 +348,21 @@ class _Session:
         if carried:
             after, again = self._with_unreached(after, again)
         self.out.after = after
-        self._compose(again)
+        # Name what veRL's target would refuse of the new script.
+        for launch, planned in zip(again.launches, self.planned, strict=True):
+            if planned is None:
+                continue
+            launch = with_files(launch, self.options.files)
+            composed = effective_config(launch, version=VERL, root=self.options.cwd)
+            for note in composed.diagnostics:
+                if note.severity != "error":
+                    continue
+                before = " (its own release refuses it, too)" if _fault(note) in self.faults else ""
+                self.out.refuse(note.where, launch.module, note.message + before)
+            said = {remark.spelled.lstrip("+").partition("=")[0] for remark in self.out.refused}
+            for remark in planned[1].remaining(planned[0], composed):
+                if remark.spelled not in said:
+                    self.out.refuse(remark.where, remark.spelled, remark.text)
         text = BashText(after)
         for at, key, _, row in self._unreached(text, again) if carried else ():
             became = " and ".join(row.targets(key)) or "nothing"
@@ -409,23 +420,6 @@ class _Session:
             texts = list(masked([f"{head}={old}" if revalued and old else head, " ".join(map(shown, new))]))
             why = f"{row.why}; no launch takes it as the script is read"
             yield edits, Change(Where(self.path, line), texts[0], texts[1], why)
-
-    def _compose(self, reading: Reading) -> None:
-        """Name what veRL's target would refuse of the new script."""
-        for launch, planned in zip(reading.launches, self.planned, strict=True):
-            if planned is None:
-                continue
-            launch = with_files(launch, self.options.files)
-            composed = effective_config(launch, version=VERL, root=self.options.cwd)
-            for note in composed.diagnostics:
-                if note.severity != "error":
-                    continue
-                before = " (its own release refuses it, too)" if _fault(note) in self.faults else ""
-                self.out.refuse(note.where, launch.module, note.message + before)
-            said = {remark.spelled.lstrip("+").partition("=")[0] for remark in self.out.refused}
-            for remark in planned[1].remaining(planned[0], composed):
-                if remark.spelled not in said:
-                    self.out.refuse(remark.where, remark.spelled, remark.text)
 
 
 def _has_launches(new: Reading, old: Reading, words: Sequence[Sequence[str]]) -> bool:

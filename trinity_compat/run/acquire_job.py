@@ -118,7 +118,13 @@ def _prepare(
     stop_request.path_of(job.root).unlink(missing_ok=True)  # of an earlier start
     with file_modes.umask(job.umask):
         config_files.write(plan, source, options, report)
-        _announce_voided_groups(spec)
+        # Name what changed since the groups that wait for training were made; the trainer voids them.
+        assert spec.fingerprint is not None
+        with closing(open_buffer(spec.database_url)) as buffer:
+            depth = buffer.depth()
+            waiting = depth["ready"] + depth["claimed"]  # by a killed trainer, until its lease lapses
+            for text in fingerprint.edits(buffer, spec.fingerprint) if waiting else ():
+                say(f"{text}: {waiting} group{'s' * (waiting != 1)} will be generated again")
     _save_own_spec(job, spec)
 
 
@@ -144,16 +150,6 @@ def _save_own_spec(job: JobDir, spec: RunSpec) -> None:
     if spec.own_cluster:
         with file_modes.umask(job.umask):
             spec.save(job.spec_path.with_name(f"{spec.mode}.json"))
-
-
-def _announce_voided_groups(spec: RunSpec) -> None:
-    """Name what changed since the groups that wait for training were made; the trainer voids them."""
-    assert spec.fingerprint is not None
-    with closing(open_buffer(spec.database_url)) as buffer:
-        depth = buffer.depth()
-        waiting = depth["ready"] + depth["claimed"]  # by a killed trainer, until its lease lapses
-        for text in fingerprint.edits(buffer, spec.fingerprint) if waiting else ():
-            say(f"{text}: {waiting} group{'s' * (waiting != 1)} will be generated again")
 
 
 def _reset_participants(plan: RunPlan) -> None:

@@ -23,7 +23,6 @@ from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.job_dir.stages import StageState
 from trinity_compat.run.plan import error_locations
-from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source, from_yaml
 from trinity_compat.run.plan.stages import StageRun, parts, root_of
 from trinity_compat.run.run import run_source
@@ -50,7 +49,12 @@ def check(found: Sequence[StageRun], cwd: Path) -> None:
     databases: dict[str, str] = {}
     for part in found:
         plan = against_stock.plan_and_compare(part.source, part.options, cwd=cwd)
-        _check_saves(part, plan)
+        saves = plan.spec.verl["trainer"]["save_freq"]
+        if saves <= 0 and not part.is_last:
+            raise UserError(
+                f"stage {part.stage.name} saves no checkpoint, and the next one would have no model",
+                hint="write trainer.save_interval",
+            )
         if missing := next(preflight.missing(plan), None):
             text, where = error_locations.in_file(missing.message, part.source)
             raise UserError(f"stage {part.stage.name}: {text}", where=where)
@@ -60,15 +64,6 @@ def check(found: Sequence[StageRun], cwd: Path) -> None:
                 hint="write another buffer.trainer_input.experience_buffer.path in one of them",
             )
         databases[plan.spec.database_url] = part.stage.name
-
-
-def _check_saves(part: StageRun, plan: RunPlan) -> None:
-    saves = plan.spec.verl["trainer"]["save_freq"]
-    if saves <= 0 and not part.is_last:
-        raise UserError(
-            f"stage {part.stage.name} saves no checkpoint, and the next one would have no model",
-            hint="write trainer.save_interval",
-        )
 
 
 def _earlier_states(job: JobDir, found: Sequence[StageRun], *, restart: bool) -> list[StageState]:

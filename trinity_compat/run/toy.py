@@ -79,7 +79,15 @@ def make_toy(directory: Path, spec: ToySpec | None = None, *, progress: Watched 
     _write_rows([_conversation(row) for row in train], directory / "data" / "sft.parquet")
     _write_rows([_conversation(row) for row in val], directory / "data" / "sft_val.parquet")
     _write_rows([_preference(row) for row in train], directory / "data" / "dpo.parquet")
-    _write_model(spec, directory / "model", progress)
+    path = directory / "model"
+    part = path.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    tokenizer = make_tokenizer()
+    model = warm_start(spec, tokenizer, progress)
+    tokenizer.save_pretrained(part)
+    model.save_pretrained(part)
+    shutil.rmtree(path, ignore_errors=True)
+    part.rename(path)
     write_text(marker, wanted)
     return directory
 
@@ -156,17 +164,6 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
-
-
-def _write_model(spec: ToySpec, path: Path, progress: Watched) -> None:
-    part = path.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    tokenizer = make_tokenizer()
-    model = warm_start(spec, tokenizer, progress)
-    tokenizer.save_pretrained(part)
-    model.save_pretrained(part)
-    shutil.rmtree(path, ignore_errors=True)
-    part.rename(path)
 
 
 def _new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:

@@ -129,7 +129,11 @@ class Index:
     def fill(self, seconds: float) -> tuple[int, int]:
         """Index what is new, for about so long; (ids that are done, last id). One thread fills at a time."""
         until = time.monotonic() + seconds
-        last = self._last_there()
+        last = int(
+            self.job.database().run(
+                lambda c: c.execute(query(queries.LAST_EXPERIENCE)).scalar_one(), write=False
+            )
+        )
         with self.connected() as db:
             if last > _seen(db):
                 db.execute("BEGIN IMMEDIATE")
@@ -154,13 +158,6 @@ class Index:
                 self.fill(math.inf)
 
         threading.Thread(target=fill, daemon=True, name="studio-index").start()
-
-    def _last_there(self) -> int:
-        return int(
-            self.job.database().run(
-                lambda c: c.execute(query(queries.LAST_EXPERIENCE)).scalar_one(), write=False
-            )
-        )
 
     def _batch(self) -> bool:
         """Index a batch of the newest experiences that are not indexed yet; False where all are."""

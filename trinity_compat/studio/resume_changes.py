@@ -81,7 +81,14 @@ def configuration_changes(
     try:
         if "script" in record:
             return _of_script(record, folder, environ)
-        return _of_yaml(job, folder / str(record["yaml"]))
+        path = folder / str(record["yaml"])
+        recorded = _flat(job_files.text(job.dir.root / "config" / "trinity.yaml"))
+        now = _flat(path.read_text())
+        names = sorted(name for name in {*recorded, *now} if recorded.get(name) != now.get(name))
+        return [
+            ResumeChange(name, _cut(recorded.get(name, _ABSENT)), _cut(now.get(name, _ABSENT)), path.name)
+            for name in names
+        ]
     except KeyError as error:
         raise UserError(f"config/launch.json has no {error}") from error
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError, RecursionError) as error:
@@ -135,16 +142,6 @@ def _by_key(words: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
         key, equals, value = text.partition("=")
         found[key] = (value if equals else "given", where)
     return found
-
-
-def _of_yaml(job: Job, path: Path) -> list[ResumeChange]:
-    recorded = _flat(job_files.text(job.dir.root / "config" / "trinity.yaml"))
-    now = _flat(path.read_text())
-    names = sorted(name for name in {*recorded, *now} if recorded.get(name) != now.get(name))
-    return [
-        ResumeChange(name, _cut(recorded.get(name, _ABSENT)), _cut(now.get(name, _ABSENT)), path.name)
-        for name in names
-    ]
 
 
 def _flat(text: str) -> dict[str, str]:

@@ -101,7 +101,13 @@ class RunIndex:
                 return None if db is None else work(db)
             except (sqlite3.Error, zlib.error, ValueError, TypeError, RecursionError) as error:
                 if not (isinstance(error, sqlite3.OperationalError) and "locked" in str(error)):
-                    self._throw_away()
+                    # Delete the file; the next use makes a new one, unless that has happened a few times.
+                    self._chances -= 1
+                    if self._db is not None:
+                        self._db.close()
+                        self._db = None
+                    with contextlib.suppress(OSError):
+                        self._path.unlink()
             return None
 
     def _opened(self) -> sqlite3.Connection | None:
@@ -129,15 +135,6 @@ class RunIndex:
             db.close()
             raise
         return db
-
-    def _throw_away(self) -> None:
-        """Delete the file; the next use makes a new one, unless that has happened a few times."""
-        self._chances -= 1
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-        with contextlib.suppress(OSError):
-            self._path.unlink()
 
 
 def _key(place: Path) -> str:

@@ -113,7 +113,10 @@ class TextServer:
                     process = self._hand_over(theirs)
                 return [ProcessResult(**one) for one in json.loads(self._ask(ours, request))]
         except TimeoutError:
-            self._end(process)
+            # End a server, unless another one has taken its place.
+            with self._lock:
+                if process is self._process:
+                    self._ended()
         except (OSError, ValueError, TypeError):
             pass  # the request's own fault, or the server's that has ended: the next one starts another
         return [ProcessResult(1, "", "", "no answer") for _ in commands]
@@ -173,12 +176,6 @@ class TextServer:
                 raise OSError("the server ended" if not part else "an answer that is too large")
             parts.append(part)
         return b"".join(parts)
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """End a server, unless another one has taken its place."""
-        with self._lock:
-            if process is self._process:
-                self._ended()
 
     def _ended(self) -> None:
         """End the server that there is; the caller has the lock."""

@@ -69,7 +69,8 @@ def _shard_files(folder: Path) -> list[Path]:
     if not sizes:
         raise UserError(
             f"{folder} holds no shards of an FSDP checkpoint (model_world_size_N_rank_M.pt)",
-            hint=_of_another_engine(folder) or "it is …/global_step_N/actor of a job",
+            hint=next((hint for pattern, hint in _OTHERS.items() if any(folder.glob(pattern))), "")
+            or "it is …/global_step_N/actor of a job",
         )
     if len(sizes) > 1:
         raise UserError(
@@ -91,11 +92,6 @@ _OTHERS = {
     " checkpoint",
     "step-*": "it holds torchtitan's checkpoint, which only torchtitan reads",
 }
-
-
-def _of_another_engine(folder: Path) -> str:
-    """Return what to do where the folder holds another engine's checkpoint; "" where it does not."""
-    return next((hint for pattern, hint in _OTHERS.items() if any(folder.glob(pattern))), "")
 
 
 def _load(path: Path) -> dict[str, torch.Tensor]:

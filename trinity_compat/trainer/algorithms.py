@@ -118,13 +118,9 @@ _IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
 
 def reads_entropy(config: Mapping[str, Any]) -> bool:
     """Return whether the estimator of veRL's ``algorithm`` section needs ENTROPY in the batch."""
-    return "entropy" in _columns(config)
-
-
-def _columns(config: Mapping[str, Any]) -> Sequence[str]:
-    """Columns that an estimator of ours reads beyond veRL's arguments."""
+    # Columns that an estimator of ours reads beyond veRL's arguments.
     function = _estimator(config)
-    return function.columns if function else ()
+    return "entropy" in (function.columns if function else ())
 
 
 def _estimator(config: Mapping[str, Any]) -> RegisteredFunction | None:

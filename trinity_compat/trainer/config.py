@@ -48,7 +48,12 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     if config.trainer.use_v1:
         _one_update_of_the_weights_per_step(config)
     if spec.offloads:
-        _leave_the_device_between_steps(config)
+        # Turn on veRL's offloading: models and optimizers are in host memory while others use the device.
+        for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"):
+            for section in (OmegaConf.select(config, role) or {}).values():
+                # A role's sections for engines, whatever their names.
+                if isinstance(section, DictConfig) and "param_offload" in section:
+                    section.param_offload = section.optimizer_offload = True
     if not spec.resume:
         config.trainer.resume_mode = "disable"
     if from_own_checkpoint():
@@ -79,15 +84,6 @@ def _one_update_of_the_weights_per_step(config: DictConfig) -> None:
     transport = config.transfer_queue
     transport.enable, transport.backend.storage_backend = True, "SimpleStorage"
     transport.backend.SimpleStorage.num_data_storage_units = int(config.trainer.nnodes)
-
-
-def _leave_the_device_between_steps(config: DictConfig) -> None:
-    """Turn on veRL's offloading: models and optimizers are in host memory while others use the device."""
-    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"):
-        for section in (OmegaConf.select(config, role) or {}).values():
-            # A role's sections for engines, whatever their names.
-            if isinstance(section, DictConfig) and "param_offload" in section:
-                section.param_offload = section.optimizer_offload = True
 
 
 def hand_over_whole(config: DictConfig) -> None:

@@ -15,7 +15,7 @@ from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.nested import value_at
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed
-from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferSender, WeightOffer
+from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferSender
 from trinity_compat.trainer.adapter import SendWeights
 from trinity_compat.trainer.nccl_sender import MEETING_S, WHOLE_S, last_line
 
@@ -39,7 +39,15 @@ class HandoverOnDevices:
         """Hand ``version`` over to every engine's worker; None where that failed."""
         offer = self._offering.open(version)
         try:
-            members = self._taken(offer)
+            # Wait until the explorer's engines are ready; return its workers. Raises TransferFailed.
+            until = time.monotonic() + min(TAKEN_S, self._limit)
+            while not (members := self._offering.members(offer)):
+                if time.monotonic() > until:
+                    raise TransferFailed("the explorer did not come to take it over")
+                self._check(f"the explorer to take version {offer.version}")
+                time.sleep(_POLL_S)
+            if (workers := sum(members.values())) != self._ranks:
+                raise TransferFailed(f"{workers} engine workers for {self._ranks} training processes")
             meeting = Rendezvous(
                 transfer=offer.id,
                 group="",
@@ -58,15 +66,3 @@ class HandoverOnDevices:
         finally:
             self._offering.close()
         return WeightVersion(version, "", file.digest, file.nbytes, "device")
-
-    def _taken(self, offer: WeightOffer) -> dict[str, int]:
-        """Wait until the explorer's engines are ready; return its workers. Raises TransferFailed."""
-        until = time.monotonic() + min(TAKEN_S, self._limit)
-        while not (members := self._offering.members(offer)):
-            if time.monotonic() > until:
-                raise TransferFailed("the explorer did not come to take it over")
-            self._check(f"the explorer to take version {offer.version}")
-            time.sleep(_POLL_S)
-        if (workers := sum(members.values())) != self._ranks:
-            raise TransferFailed(f"{workers} engine workers for {self._ranks} training processes")
-        return members

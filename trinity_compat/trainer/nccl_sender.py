@@ -57,7 +57,15 @@ class NcclSender:
         began = time.monotonic()
         while True:
             offer = self._offering.open(version)
-            members = self._wait_for_members(offer, began)
+            while len(members := self._offering.members(offer)) < self._explorers:
+                if self._is_late(began):
+                    raise SyncTimeout(
+                        f"version {offer.version} of the weights waited {self._limit:g} s:"
+                        f" {len(members)} of {self._explorers} explorers were ready to take it",
+                        hint="see log/explorer.log; synchronizer.sync_timeout sets the limit",
+                    )
+                self._check(f"explorers to take version {offer.version}")
+                time.sleep(_POLL_S)
             try:
                 file = send(version, self._meeting(offer, members), lambda: self._check("the weights' way"))
             except LoadFailed as error:
@@ -80,18 +88,6 @@ class NcclSender:
 
     def _is_late(self, began: float) -> bool:
         return self._work.waited_s(began, time.monotonic()) > self._limit
-
-    def _wait_for_members(self, offer: WeightOffer, began: float) -> dict[str, int]:
-        while len(members := self._offering.members(offer)) < self._explorers:
-            if self._is_late(began):
-                raise SyncTimeout(
-                    f"version {offer.version} of the weights waited {self._limit:g} s:"
-                    f" {len(members)} of {self._explorers} explorers were ready to take it",
-                    hint="see log/explorer.log; synchronizer.sync_timeout sets the limit",
-                )
-            self._check(f"explorers to take version {offer.version}")
-            time.sleep(_POLL_S)
-        return members
 
     def _meeting(self, offer: WeightOffer, members: dict[str, int]) -> Rendezvous:
         if self._store is None:

@@ -50,22 +50,19 @@ class RetentionThread:
         try:
             db = Database(self._spec.database_url, create=False)
             try:
-                self._drop(db)
+                retention = TextRetention(db, pause=self._stop.wait)
+                while not self._stop.wait(self._period):
+                    last = db.run(last_trained, write=False)
+                    teachers, content = unneeded_teachers(self._spec, last), unneeded(self._spec, last)
+                    for what in filter(None, (teachers, content)):
+                        retention.drop(what, until=self._stop.is_set)
+                    if content:  # what teachers leave free is filled by the next steps
+                        retention.give_back(spare=SPARE, until=self._stop.is_set)
             finally:
                 db.close()
         except Exception as error:
             setting = "distillation" if self._spec.keep_steps is None else "keep_steps"
             _log.warning("%s: %s; nothing more is dropped", setting, error)
-
-    def _drop(self, db: Database) -> None:
-        retention = TextRetention(db, pause=self._stop.wait)
-        while not self._stop.wait(self._period):
-            last = db.run(last_trained, write=False)
-            teachers, content = unneeded_teachers(self._spec, last), unneeded(self._spec, last)
-            for what in filter(None, (teachers, content)):
-                retention.drop(what, until=self._stop.is_set)
-            if content:  # what teachers leave free is filled by the next steps
-                retention.give_back(spare=SPARE, until=self._stop.is_set)
 
 
 def unneeded(spec: RunSpec, last: int) -> Droppable | None:

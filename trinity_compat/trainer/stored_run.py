@@ -117,7 +117,14 @@ class StoredRun:
         """Enter the step in the ledger, then let ``verls`` write its checkpoint."""
         self.exchange.commit(self.global_steps)
         release_marker(self._directory, self.global_steps)
-        self._save_own_state()
+        # Write the adaptive KL coefficient and the position in the task stream, which veRL does not save.
+        kl = getattr(self, "kl_ctrl_in_reward", None)
+        state: CheckpointState = {
+            "step": self.global_steps,
+            "kl_coef": kl.value if kl else None,
+            "position": self.exchange.position(self.global_steps),
+        }
+        write_state(self._directory / f"global_step_{self.global_steps}", state)
         point("before checkpoint")
         with patch.object(self.defined_in, "open", self._marker.open, create=True):
             verls()
@@ -137,15 +144,6 @@ class StoredRun:
         Raises UserError where it cannot: veRL would start from step 0, over the checkpoints that are there.
         """
         repair_marker(self._directory)
-        self._check_checkpoint()
-        with patch.object(self.defined_in.torch, "load", _no_state):
-            verls()
-        self._newest = self.global_steps
-        own = self._load_own_state() if self.global_steps else {}
-        afresh = self.config.trainer.resume_mode == "disable"
-        self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
-
-    def _check_checkpoint(self) -> None:
         trainer = self.config.trainer
         verl = cast(Tree, OmegaConf.to_container(self.config))
         roles = loaded_roles(verl, critic=self.use_critic)
@@ -153,16 +151,12 @@ class StoredRun:
             newest(self._directory, roles).check()
         elif trainer.resume_mode == "resume_path":
             check_named(Path(trainer.resume_from_path), roles)
-
-    def _save_own_state(self) -> None:
-        """Write the adaptive KL coefficient and the position in the task stream, which veRL does not save."""
-        kl = getattr(self, "kl_ctrl_in_reward", None)
-        state: CheckpointState = {
-            "step": self.global_steps,
-            "kl_coef": kl.value if kl else None,
-            "position": self.exchange.position(self.global_steps),
-        }
-        write_state(self._directory / f"global_step_{self.global_steps}", state)
+        with patch.object(self.defined_in.torch, "load", _no_state):
+            verls()
+        self._newest = self.global_steps
+        own = self._load_own_state() if self.global_steps else {}
+        afresh = self.config.trainer.resume_mode == "disable"
+        self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
 
     def _load_own_state(self) -> CheckpointState:
         own = read_state(self._checkpoint_folder())

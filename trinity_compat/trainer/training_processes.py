@@ -69,7 +69,9 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         try:
             return await self._send(global_steps, mode)
         finally:
-            self._offload()
+            # Move the parameters back to host memory, as veRL does after its own rollout has them.
+            if self.actor.engine.is_param_offload_enabled:
+                self.actor.engine.to("cpu", model=True, optimizer=False, grad=False)
             get_torch_device().synchronize()
             get_torch_device().empty_cache()
             set_expandable_segments(True)
@@ -82,15 +84,6 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         )
         version = as_version(adapter, peft)
         return await self.checkpoint_engine.send_weights(version, global_steps=global_steps)
-
-    def _offload(self) -> None:
-        """Move the parameters back to host memory, as veRL does after its own rollout has them.
-
-        Not every engine does it at the end of ``get_per_tensor_param``, and ``update_weights`` of
-        engine_workers.py returns before where weights are sent to another process.
-        """
-        if self.actor.engine.is_param_offload_enabled:
-            self.actor.engine.to("cpu", model=True, optimizer=False, grad=False)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(

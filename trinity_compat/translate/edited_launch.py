@@ -6,7 +6,6 @@ Before it is composed, so that they count for what Hydra would refuse as well as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 from trinity_compat.common.errors import Where
@@ -78,7 +77,11 @@ def with_assigned_keys(launch: Launch, options: TranslateOptions) -> tuple[Launc
         return launch, options
     words = [Word((WordPart(f"{key}={options.assignments[key]}"),), _WHERE) for key in verls]
     rest = {key: value for key, value in options.assignments.items() if key not in verls}
-    return replace(launch, arguments=_after_overrides(launch.arguments, words)), replace(
+    # Hydra takes no override after a flag that follows overrides.
+    arguments = launch.arguments
+    overrides = [i for i, word in enumerate(arguments) if "=" in word.text and not word.text.startswith("-")]
+    end = overrides[-1] + 1 if overrides else len(arguments)
+    return replace(launch, arguments=(*arguments[:end], *words, *arguments[end:])), replace(
         options, assignments=rest
     )
 
@@ -90,10 +93,3 @@ def is_verl_key(key: str, target: str) -> bool:
     return schema(target).find(key) is None and any(
         key in keys_of(flavour) for flavour in (*FLAVOURS, *ENGINE_FLAVOURS)
     )
-
-
-def _after_overrides(arguments: tuple[Word, ...], added: Iterable[Word]) -> tuple[Word, ...]:
-    """Hydra takes no override after a flag that follows overrides."""
-    overrides = [i for i, word in enumerate(arguments) if "=" in word.text and not word.text.startswith("-")]
-    end = overrides[-1] + 1 if overrides else len(arguments)
-    return (*arguments[:end], *added, *arguments[end:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trinity_compat.translate.trinity_fields import FieldTreatment, fate_of
+from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.trinity.config.schema import FieldType, Schema, SchemaField, schema
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -48,7 +48,13 @@ def _class(rules: Schema, name: str, path: str) -> Json:
 
 def _field(rules: Schema, field: SchemaField, path: str) -> Json:
     found = _type(rules, field.type, path)
-    told = _told(fate_of(path), field)
+    fate = fate_of(path)
+    parts = [f"deprecated: {field.deprecated}"] if field.deprecated else []
+    if fate is not None and fate.kind == "no effect":
+        parts.append(f"No effect in `trinity-compat run`: {fate.why}.")
+    if fate is not None and fate.kind == "refused":
+        parts.append(f"`trinity-compat run` takes the default only: {fate.why}; {fate.hint}.")
+    told = " ".join(parts)
     if told:
         found["description"] = told
     if field.default is not None:
@@ -56,15 +62,6 @@ def _field(rules: Schema, field: SchemaField, path: str) -> Json:
     if field.deprecated:
         found["deprecated"] = True
     return found
-
-
-def _told(fate: FieldTreatment | None, field: SchemaField) -> str:
-    parts = [f"deprecated: {field.deprecated}"] if field.deprecated else []
-    if fate is not None and fate.kind == "no effect":
-        parts.append(f"No effect in `trinity-compat run`: {fate.why}.")
-    if fate is not None and fate.kind == "refused":
-        parts.append(f"`trinity-compat run` takes the default only: {fate.why}; {fate.hint}.")
-    return " ".join(parts)
 
 
 def _type(rules: Schema, kind: FieldType, path: str) -> Json:

@@ -215,10 +215,13 @@ def _filled(part: WordPart, where: Where, env: Mapping[str, str]) -> WordPart:
     if isinstance(source, EnvRef):
         return WordPart(_variable(source, part.text, where, env))
     if isinstance(source, UnknownPiece) and not part.text:
+        name = re.fullmatch(r"\$\{?(\w+).*", source.expression)
         raise UserError(
             f"{source.expression} can only be known by running the script",
             where=source.where,
-            hint=_how_to_give(source),
+            hint=f"give it: --env {name.group(1)}=…"
+            if name
+            else "translate without --resolve, or edit the value in",
         )
     return WordPart(part.text)
 
@@ -233,13 +236,6 @@ def _variable(source: EnvRef, known: str, where: Where, env: Mapping[str, str]) 
     if value is None:
         raise UserError(f"${source.name} is not set", where=where, hint=f"give it: --env {source.name}=…")
     return value
-
-
-def _how_to_give(source: UnknownPiece) -> str:
-    name = re.fullmatch(r"\$\{?(\w+).*", source.expression)
-    return (
-        f"give it: --env {name.group(1)}=…" if name else "translate without --resolve, or edit the value in"
-    )
 
 
 def _replaced(value: object, text_of: Callable[[int], str]) -> object:

@@ -76,7 +76,9 @@ class FindingBuilder:
         """Return (status, reason, code, target) of one key of the launch."""
         if forks.is_fork_key(key, self.view.origin, self.rows):
             return *forks.fate(key, self.view.origin), forks.CODE, self._carried_at(key)
-        if self._is_unknown(key):
+        # True if no release reads the key, and neither a row nor a user's rule covers it.
+        known = key in self.successors or is_well_known(key)
+        if not known and is_unknown(key, self.view.origin.unknown, self.rows):
             return self._unknown(key)
         if key in self.gone:
             row = self._own_row(key)
@@ -102,11 +104,6 @@ class FindingBuilder:
             return row
         found = self.rows.find(key)
         return found if found is not None and found.code == USER_RULE else None
-
-    def _is_unknown(self, key: str) -> bool:
-        """Return True if no release reads the key, and neither a row nor a user's rule covers it."""
-        known = key in self.successors or is_well_known(key)
-        return not known and is_unknown(key, self.view.origin.unknown, self.rows)
 
     def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
         reason = reason_of(key, self.view.origin)

@@ -135,20 +135,16 @@ def check(reading: TrinityReader) -> None:
             # Those of other workflows are looked at where these are placed: run/plan/workflows.py.
             own = section.get("default_workflow_type", WORKFLOW) == WORKFLOW
             if own:
-                _check_arguments(place, section)
+                for name in section.get("workflow_args") or {}:
+                    if name not in _WORKFLOW_ARGUMENTS:
+                        raise UserError(
+                            f"{place}.workflow_args.{name}: {WORKFLOW} takes none of that name",
+                            hint=f"it takes {', '.join(_WORKFLOW_ARGUMENTS)}",
+                        )
                 _check_rewarded_alike(kind, place, section, TrinityReader(tasksets[0]))
             _check_length(place, section, reading)
     if len(reading.get("model.lora_configs") or []) > 1:
         raise UserError("model.lora_configs: a run has at most one", hint="keep one of them")
-
-
-def _check_arguments(place: str, section: TrinityReader) -> None:
-    for name in section.get("workflow_args") or {}:
-        if name not in _WORKFLOW_ARGUMENTS:
-            raise UserError(
-                f"{place}.workflow_args.{name}: {WORKFLOW} takes none of that name",
-                hint=f"it takes {', '.join(_WORKFLOW_ARGUMENTS)}",
-            )
 
 
 def _check_storage(place: str, section: TrinityReader) -> None:

@@ -37,34 +37,27 @@ from trinity_compat.verl_config.config_folders import is_changed
 
 def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     """Yield the warnings of a launch that no single derivation can give."""
-    yield from _unknown_main(view)
-    yield from _ignored(view)
-    yield from _open(view)
-    yield from _release_caution(view)
-    yield from forks.caution(view.origin)
-    yield from _lost_by_stock(view)
-    yield from _engines(view)
-    yield from _groups(view)
-    yield from size_cautions(view)
-    yield from machine_cautions(view, checks_visible=_visible_gpus(view) is not None)
-    yield from _reward_file(view)
-
-
-def _unknown_main(view: LaunchView) -> Iterator[Caution]:
     launch = view.launch
     if launch.main:
         why = "--main or a rule says so" if launch.module in view.options.mains else "its keys are veRL's"
+        # Suggest the translated main whose name resembles `module`, a name in one of veRL's packages.
+        near = (
+            nearest(launch.module, entrypoints.TRANSLATED, cutoff=0.95)
+            if launch.module.startswith("verl.")
+            else []
+        )
         yield Caution(
             "TW020",
             f"{launch.module} is not one of veRL's mains; it is translated as {launch.main}: {why}. The YAML"
             " does not have what its trainer does differently",
             launch.where,
-            hint=_misspelt(launch.module),
+            hint=f"did you mean {near[0]}?" if near else None,
         )
-
-
-def _lost_by_stock(view: LaunchView) -> Iterator[Caution]:
-    """Warn of keys that are honoured here and ignored by stock veRL."""
+    yield from _ignored(view)
+    yield from _open(view)
+    yield from _release_caution(view)
+    yield from forks.caution(view.origin)
+    # Warn of keys that are honoured here and ignored by stock veRL.
     lost = list(stock_verl.lost_keys(view.origin))
     if lost:
         shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
@@ -75,12 +68,11 @@ def _lost_by_stock(view: LaunchView) -> Iterator[Caution]:
             view.launch.where,
             "for a baseline on stock veRL: trinity-compat profile NAME --as-overrides --for SCRIPT",
         )
-
-
-def _misspelt(module: str) -> str | None:
-    """Suggest the translated main whose name resembles ``module``, a name in one of veRL's packages."""
-    near = nearest(module, entrypoints.TRANSLATED, cutoff=0.95) if module.startswith("verl.") else []
-    return f"did you mean {near[0]}?" if near else None
+    yield from _engines(view)
+    yield from _groups(view)
+    yield from size_cautions(view)
+    yield from machine_cautions(view, checks_visible=_visible_gpus(view) is not None)
+    yield from _reward_file(view)
 
 
 def _ignored(view: LaunchView) -> Iterator[Caution]:
@@ -141,7 +133,7 @@ def _release_caution(view: LaunchView) -> Iterator[Caution]:
     spans: dict[str, list[str]] = {}  # values by release → the keys that have them
     for key in dict.fromkeys((*_BOUNDS, *_changed(view.config.flavour))):
         if _differ(values := _by_release(view, key, able)):
-            spans.setdefault(_spelled(values), []).append(_short(key))
+            spans.setdefault(_spelled(values), []).append(key.removeprefix(f"{ARR}."))
     if not spans:
         return
     (span, first), *others = spans.items()
@@ -216,10 +208,6 @@ def _value(value: object) -> str:
     return "off" if value == _OFF else json.dumps(value)
 
 
-def _short(key: str) -> str:
-    return key.removeprefix(f"{ARR}.")
-
-
 # Estimators of the pinned veRL that compare the answers of a group (core_algos.py), by what they make of a
 # group of one; a test asks veRL.
 OWN_REWARD = (
@@ -275,13 +263,6 @@ def _groups(view: LaunchView) -> Iterator[Caution]:
     )
 
 
-def _sizes(view: LaunchView) -> Iterator[Caution]:
-    """Warn of missing micro-batch sizes; no error, since the YAML has a size that Trinity-RFT starts with."""
-    for found in micro_batch_sizes.missing(view.value, view.written) if view.launch.knows_all_keys else ():
-        message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
-        yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
-
-
 def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
     """Check the launch by veRL's own rules. The trainer of a recipe, or of a fork, may have others.
 
@@ -311,7 +292,10 @@ def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
 
 def size_cautions(view: LaunchView) -> Iterator[Caution]:
     """Warn of sizes that veRL misses or refuses."""
-    yield from _sizes(view)
+    # Warn of missing micro-batch sizes; no error, since the YAML has a size that Trinity-RFT starts with.
+    for found in micro_batch_sizes.missing(view.value, view.written) if view.launch.knows_all_keys else ():
+        message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
+        yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
     yield from _refused_sizes(view)
 
 
@@ -365,11 +349,6 @@ def _visible_gpus(view: LaunchView) -> int | None:
     return visible_devices(word.text)
 
 
-def _is_seen(folder: Path) -> bool:
-    """Return True if the folder exists on this machine; the root exists on every one, and doesn't count."""
-    return folder.is_dir() and folder != folder.parent
-
-
 def _reward_file(view: LaunchView) -> Iterator[Caution]:
     """Warn of a missing reward file whose folder exists.
 
@@ -385,7 +364,7 @@ def _reward_file(view: LaunchView) -> Iterator[Caution]:
     file = Path(os.path.normpath(Path(view.launch.cwd).absolute() / from_home(named)))
     maybe_made = view.launch.created.intersection(map(str, (file, *file.parents)))
     is_known = not maybe_made and not is_changed(file, view.launch.unread)
-    if not file.exists() and _is_seen(file.parent) and is_known:
+    if not file.exists() and (file.parent.is_dir() and file.parent != file.parent.parent) and is_known:
         yield Caution(
             "TW025",
             f"{view.written(key)}: no such file in {file.parent}",

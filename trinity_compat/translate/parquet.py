@@ -25,19 +25,15 @@ def count_rows(file: str, cwd: str = ".") -> int | None:
     if "://" in file or path.suffix != ".parquet":
         return None
     try:
-        return _rows_of(path)
+        with opened(path, None) as stream:  # wherever it lies: nothing but the number of rows is shown
+            stream.seek(-8, 2)
+            length = int.from_bytes(stream.read(4), "little")
+            if stream.read(4) != _MAGIC or length > _LARGEST_FOOTER:
+                return None
+            stream.seek(-8 - length, 2)
+            return _Footer(stream.read(length)).number_of_rows()
     except (OSError, ValueError, IndexError, RecursionError):
         return None
-
-
-def _rows_of(path: Path) -> int | None:
-    with opened(path, None) as stream:  # wherever it lies: nothing but the number of rows is shown
-        stream.seek(-8, 2)
-        length = int.from_bytes(stream.read(4), "little")
-        if stream.read(4) != _MAGIC or length > _LARGEST_FOOTER:
-            return None
-        stream.seek(-8 - length, 2)
-        return _Footer(stream.read(length)).number_of_rows()
 
 
 class _Footer:

@@ -49,18 +49,7 @@ def translate_launch(
     Config files that the launch names are read inside ``root`` (its working directory if None). Raises
     UserError, with the place in the script, if there is no translation.
     """
-    _refuse_idle(launch)
-    if options.resolve:
-        launch = resolved_launch(launch, {**options.environ, **options.env})
-    launch, options = with_assigned_keys(apply_rules(launch, options.rules), options)
-    effective = effective_config(
-        launch, version=options.verl_version, root=root, fork_config=options.fork_config
-    )
-    return translate_config(effective, options, root=root)
-
-
-def _refuse_idle(launch: Launch) -> None:
-    """Raise UserError for a flag with which Hydra prints something and trains nothing."""
+    # Raise UserError for a flag with which Hydra prints something and trains nothing.
     flags = hydra_flags(launch)
     for name, does in _IDLE.items():
         if name in flags.words:
@@ -71,6 +60,13 @@ def _refuse_idle(launch: Launch) -> None:
                 where=word.where,
                 hint="remove the flag to translate the launch",
             )
+    if options.resolve:
+        launch = resolved_launch(launch, {**options.environ, **options.env})
+    launch, options = with_assigned_keys(apply_rules(launch, options.rules), options)
+    effective = effective_config(
+        launch, version=options.verl_version, root=root, fork_config=options.fork_config
+    )
+    return translate_config(effective, options, root=root)
 
 
 def translate_config(
@@ -168,12 +164,11 @@ def _options_of(config: Mapping[str, object]) -> TranslateOptions:
     compat = verl_from_trinity.compat_of(config)
     if not compat:
         return TranslateOptions()
+    reading = TrinityReader(config)
+    sizes = [reading.get(f"{_MODEL}.{name}", 1) for name in ("engine_num", "tensor_parallel_size")]
     return TranslateOptions(
         as_published=compat.get("steps") == "verl",
-        rollout_gpus=_rollout_gpus(TrinityReader(config)),
+        rollout_gpus=sizes[0] * sizes[1]
+        if all(isinstance(size, int) and size > 0 for size in sizes)
+        else None,
     )
-
-
-def _rollout_gpus(reading: TrinityReader) -> int | None:
-    sizes = [reading.get(f"{_MODEL}.{name}", 1) for name in ("engine_num", "tensor_parallel_size")]
-    return sizes[0] * sizes[1] if all(isinstance(size, int) and size > 0 for size in sizes) else None

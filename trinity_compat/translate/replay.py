@@ -121,14 +121,11 @@ def _arguments(reading: TrinityReader) -> dict[str, float]:
         said = f"{_SECTION}.priority_fn_args.{name}={value}"
         if name not in known:
             raise UserError(f"{said}: {function} has no such argument", hint=f"it has {', '.join(known)}")
-        _check(said, value, whole=name == "use_count_limit")
+        whole = name == "use_count_limit"
+        wanted = int if whole else int | float
+        if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
+            raise UserError(f"{said}: write a {'whole ' if whole else ''}number")
     return {**known, **given}
-
-
-def _check(said: str, value: object, *, whole: bool) -> None:
-    wanted = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
-        raise UserError(f"{said}: write a {'whole ' if whole else ''}number")
 
 
 def _seconds(value: object) -> float:

@@ -67,7 +67,15 @@ def selector_of(section: TrinityReader, place: str) -> dict[str, object]:
         )
     kind, found = _KINDS[name], {"type": name, "seed": section.get(f"{path}.seed", 42)}
     if kind.keys != 0:
-        found["feature_keys"] = _keys(section.get(f"{path}.feature_keys"), kind, name, where)
+        given = section.get(f"{path}.feature_keys")
+        keys = [str(each) for each in given] if isinstance(given, list | tuple) else []
+        if not keys or (kind.keys and len(keys) != kind.keys):
+            wanted = f"{kind.keys} columns" if kind.keys else "one column or more"
+            raise UserError(
+                f"{where}.feature_keys={given}: {name} reads the difficulty of a row from {wanted}",
+                hint=_KEYS_HINT[name],
+            )
+        found["feature_keys"] = keys
         found["place"] = where
     if kind.arguments:
         found["kwargs"] = _arguments(section.get(f"{path}.kwargs") or {}, kind, name, where)
@@ -82,17 +90,6 @@ def check_of_launch(reading: TrinityReader) -> None:
                 f"{path}={name}: a launch's rows are shuffled, or taken in the order of the file",
                 hint=f"write {SHUFFLE} or {SEQUENTIAL}",
             )
-
-
-def _keys(given: object, kind: _Kind, name: str, where: str) -> list[str]:
-    keys = [str(each) for each in given] if isinstance(given, list | tuple) else []
-    if not keys or (kind.keys and len(keys) != kind.keys):
-        wanted = f"{kind.keys} columns" if kind.keys else "one column or more"
-        raise UserError(
-            f"{where}.feature_keys={given}: {name} reads the difficulty of a row from {wanted}",
-            hint=_KEYS_HINT[name],
-        )
-    return keys
 
 
 _KEYS_HINT = {

@@ -289,7 +289,17 @@ class _Draft:
         if (clip := self.value(_CLIP)) is not None:  # upstream fills trainer.grad_clip in from this one
             self.put(f"{_OPTIM}.clip_grad", clip, self._said(_CLIP))
         if self.megatron:
-            self._of_megatron()
+            # Write what Megatron's optimizer names otherwise; the names of its schedules are handed on.
+            self.put(f"{_OPTIM}.lr_scheduler_type", self.value(_DECAY, "constant"), self._said(_DECAY))
+            self.put(f"{_OPTIM}.optimizer_type", self.value("optim.optimizer", "adam"))
+            floor, rate = self.value(_FLOOR, 0.0), self.value("optim.lr", 1e-3)
+            ratio = float(f"{floor / rate:.12g}") if rate else 0.0
+            self.put(f"{_OPTIM}.min_lr_ratio", ratio, self._said(_FLOOR))
+            if ratio * rate != floor:  # what the way back makes of it, by rounding
+                self.put(
+                    f"{COMPAT}.stands_for", {"actor_rollout_ref.actor.optim.min_lr": [ratio * rate, floor]}
+                )
+            self.put(f"{_OPTIM}.betas", self._betas(), self._said(_BETAS))
         elif not self.flavour:
             schedule = next(filter(None, map(self.value, _SCHEDULE_KEYS)), "constant")
             self.put(f"{_OPTIM}.lr_scheduler_type", _SCHEDULES.get(str(schedule), "cosine"))
@@ -304,17 +314,6 @@ class _Draft:
                 "target_modules": ",".join(_listed(self.value("model.target_modules", "all-linear"))),
             }
             self.put("model.lora_configs", [adapter])
-
-    def _of_megatron(self) -> None:
-        """Write what Megatron's optimizer names otherwise; the names of its schedules are handed on."""
-        self.put(f"{_OPTIM}.lr_scheduler_type", self.value(_DECAY, "constant"), self._said(_DECAY))
-        self.put(f"{_OPTIM}.optimizer_type", self.value("optim.optimizer", "adam"))
-        floor, rate = self.value(_FLOOR, 0.0), self.value("optim.lr", 1e-3)
-        ratio = float(f"{floor / rate:.12g}") if rate else 0.0
-        self.put(f"{_OPTIM}.min_lr_ratio", ratio, self._said(_FLOOR))
-        if ratio * rate != floor:  # what the way back makes of it, by rounding
-            self.put(f"{COMPAT}.stands_for", {"actor_rollout_ref.actor.optim.min_lr": [ratio * rate, floor]})
-        self.put(f"{_OPTIM}.betas", self._betas(), self._said(_BETAS))
 
     def _betas(self) -> object:
         """Return Adam's numbers as numbers, where quotes that reached Hydra make them a text.

@@ -114,13 +114,7 @@ def view_of(
         origin=seen,
         keys_given_explicitly=upgraded.explicit,
     )
-    _refuse_values_for_sections(view)
-    view, moves = as_main_ppo(view)
-    return view, replace(upgraded, moves=(*upgraded.moves, *moves))
-
-
-def _refuse_values_for_sections(view: LaunchView) -> None:
-    """Raise KeyRefused for a value where the pinned veRL has a section: veRL's workers would fail."""
+    # Raise KeyRefused for a value where the pinned veRL has a section: veRL's workers would fail.
     sections = pinned_tree(view.config.flavour or "ppo_trainer")
     for key, setting in view.config.settings.items():
         section = value_at(sections, key) if setting.where is not None else None
@@ -131,6 +125,8 @@ def _refuse_values_for_sections(view: LaunchView) -> None:
                 f"{view.written(key)}: veRL {VERL} has a section there ({held}, …)",
                 f"write a key of it: {key}.NAME=VALUE",
             )
+    view, moves = as_main_ppo(view)
+    return view, replace(upgraded, moves=(*upgraded.moves, *moves))
 
 
 def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:
@@ -197,14 +193,11 @@ def _assign(config: dict[str, object], provenance: dict[str, str], options: Tran
     if not options.assignments:
         return
     for problem in validate(config, options.trinity):
-        if _concerns(problem.path, options.assignments):
+        if any(
+            problem.path == name or problem.path.startswith(name + ".") or name.startswith(problem.path + ".")
+            for name in options.assignments
+        ):
             raise UserError(f"--set {problem.path}: {problem.message}", hint=problem.hint)
-
-
-def _concerns(path: str, assigned: Mapping[str, object]) -> bool:
-    return any(
-        path == name or path.startswith(name + ".") or name.startswith(path + ".") for name in assigned
-    )
 
 
 def _facts(view: LaunchView, draft: Draft) -> dict[str, object]:

@@ -41,13 +41,10 @@ def table() -> Mapping[str, FieldTreatment]:
 @functools.cache
 def fate_of(path: str) -> FieldTreatment | None:
     """Return the treatment of a field; None if the table has none. Of several patterns the longest counts."""
-    matching = [pattern for pattern in table() if _matches(path, pattern)]
+    matching = [
+        pattern for pattern in table() if fnmatchcase(path, pattern) or fnmatchcase(f"{path}.*", pattern)
+    ]
     return table()[max(matching, key=_weight)] if matching else None
-
-
-def _matches(path: str, pattern: str) -> bool:
-    # A section of any keys may be empty or null, and stands for what is in it.
-    return fnmatchcase(path, pattern) or fnmatchcase(f"{path}.*", pattern)
 
 
 def _weight(pattern: str) -> tuple[int, int]:

@@ -57,10 +57,12 @@ def mini_batches(batch: int, mini: int, where: Where | None = None, key: str = M
     Raises UserError when it doesn't divide: no Trinity configuration means the same.
     """
     if batch % mini:
+        numbers = _divisors(batch)
+        shown = numbers if len(numbers) <= 16 else [*numbers[:4], "…", *numbers[-8:]]
         raise UserError(
             f"{BATCH}={batch} is not divisible by {key}={mini}",
             where=where,
-            hint=f"{key} may be {_listed(_divisors(batch))}",
+            hint=f"{key} may be {', '.join(map(str, shown))}",
         )
     return batch // mini
 
@@ -84,8 +86,3 @@ def verl_steps(path: str, count: int, r: int, why: str, *, least: int = 1) -> in
 def _divisors(number: int) -> list[int]:
     small = [d for d in range(1, min(math.isqrt(number), _SEARCHED) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
-
-
-def _listed(numbers: list[int]) -> str:
-    shown = numbers if len(numbers) <= 16 else [*numbers[:4], "…", *numbers[-8:]]
-    return ", ".join(map(str, shown))

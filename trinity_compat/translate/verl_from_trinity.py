@@ -142,7 +142,9 @@ def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
         return 1, ""
     given = compat_of(config).get(_UPDATES)
     if given is not None:
-        return _positive(given, _UPDATES), "trinity_compat.updates_per_step"
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise UserError(f"{_UPDATES} is {given!r}, it should be a positive whole number")
+        return given, "trinity_compat.updates_per_step"
     return 1, ""
 
 
@@ -243,12 +245,6 @@ def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:
 def compat_path(target: str) -> str:
     """Return the path of that section in a YAML for trinity-rft ``target``."""
     return _TASKSET_COMPAT if target == TRINITY_OLD else f"{_TC}.{COMPAT}"
-
-
-def _positive(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"{name} is {value!r}, it should be a positive whole number")
-    return value
 
 
 def _copied(reading: TrinityReader) -> dict[str, object]:

@@ -57,7 +57,15 @@ def verl_script(config: Mapping[str, object], source: str) -> VerlScript:
 
     Raises UserError as the way back does, and RunError for a training that main_ppo does not do.
     """
-    _refuse_other_trainings(config, source)
+    if stages_of(config):
+        raise RunError(f"{source}: it has several stages, and a launch of veRL is one training")
+    schema = schema_in(config)
+    if schema != "experience":
+        raise RunError(f"{source}: it trains on rows of files ({schema}), which {PPO} does not")
+    if not from_launch(config):
+        raise RunError(
+            f"{source}: translate did not write it, and {PPO} has no settings for its tasksets and workflows"
+        )
     flavour = flavour_of(config)
     told = verl_settings(completed_config(config))
     if not compat_of(config).get("trainer"):
@@ -99,18 +107,6 @@ def with_sizes_of_one_gpu(config: Mapping[str, object]) -> Mapping[str, object]:
             del given[key]
             stands_for.pop(f"{key}_per_gpu", None)
     return config
-
-
-def _refuse_other_trainings(config: Mapping[str, object], source: str) -> None:
-    if stages_of(config):
-        raise RunError(f"{source}: it has several stages, and a launch of veRL is one training")
-    schema = schema_in(config)
-    if schema != "experience":
-        raise RunError(f"{source}: it trains on rows of files ({schema}), which {PPO} does not")
-    if not from_launch(config):
-        raise RunError(
-            f"{source}: translate did not write it, and {PPO} has no settings for its tasksets and workflows"
-        )
 
 
 def _always(config: Mapping[str, object]) -> frozenset[str]:

@@ -77,7 +77,15 @@ def composed_as(tree: Tree, flavour: str, groups: Iterable[tuple[str, str]] = ()
 def defaults_list(find: Find, primary: str, choices: Choices) -> list[tuple[str, ConfigFile]]:
     """The final defaults list: (package, file), later ones over earlier ones. Raises like compose."""
     parts = _expand(find, _Entry(primary, ""), choices, root=True)
-    _check_used(choices)
+    for key, value in choices.overrides.items():
+        if key not in choices.used and key not in choices.known:
+            group = key.split("@")[0]
+            near = sorted(known for known in choices.known if known.split("@")[0] == group)
+            hint = f"write {near[0]}={value}" if near else f"append it: +{key}={value}"
+            raise CompositionError(f"Could not override '{key}': no match in the defaults list", hint=hint)
+    for key in choices.deleted:
+        if "~" + key not in choices.used:
+            raise CompositionError(f"Could not delete '{key}': no match in the defaults list")
     return parts
 
 
@@ -300,15 +308,3 @@ def _not_found(entry: _Entry) -> CompositionError:
         group, _, option = (entry.path or "").rpartition("/")
         return CompositionError(f"In '{group}': could not find '{option}' (config group {entry.key})")
     return CompositionError(f"Cannot find the config '{entry.path}'")
-
-
-def _check_used(choices: Choices) -> None:
-    for key, value in choices.overrides.items():
-        if key not in choices.used and key not in choices.known:
-            group = key.split("@")[0]
-            near = sorted(known for known in choices.known if known.split("@")[0] == group)
-            hint = f"write {near[0]}={value}" if near else f"append it: +{key}={value}"
-            raise CompositionError(f"Could not override '{key}': no match in the defaults list", hint=hint)
-    for key in choices.deleted:
-        if "~" + key not in choices.used:
-            raise CompositionError(f"Could not delete '{key}': no match in the defaults list")

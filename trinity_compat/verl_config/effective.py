@@ -80,7 +80,15 @@ def effective_config(
     """
     read = _read_launch(launch, root, fork_config and version is None)
     if not known_main(launch.taken_for) and not (read.checkout and read.checkout.main):
-        return _keys_only(read, version)
+        # The overrides of a main whose configuration we don't know.
+        applied = apply_overrides({}, tuple(_forced(given) for given in read.arguments.overrides), "")
+        notes = [*read.arguments.diagnostics, *applied.diagnostics]
+        settings = settings_of(applied.tree, {}, read.launch, notes, applied.origins)
+        why = f"{read.launch.module} is not a main that trinity-compat knows"
+        asked = asked_for(version)
+        choice = replace(asked, why=f"{asked.why}; {why}") if asked else VersionChoice(VERL, why)
+        others = _others(read.arguments, ())
+        return EffectiveConfig(read.launch, choice, "", settings, tuple(settings), (), tuple(notes), others)
     return compose_best(read, asked_for(version))
 
 
@@ -513,18 +521,6 @@ def _unresolved(
 
 def _place_of(setting: Setting | None) -> Where | None:
     return setting.where if setting else None
-
-
-def _keys_only(read: ReadLaunch, version: str | None) -> EffectiveConfig:
-    """The overrides of a main whose configuration we don't know."""
-    applied = apply_overrides({}, tuple(_forced(given) for given in read.arguments.overrides), "")
-    notes = [*read.arguments.diagnostics, *applied.diagnostics]
-    settings = settings_of(applied.tree, {}, read.launch, notes, applied.origins)
-    why = f"{read.launch.module} is not a main that trinity-compat knows"
-    asked = asked_for(version)
-    choice = replace(asked, why=f"{asked.why}; {why}") if asked else VersionChoice(VERL, why)
-    others = _others(read.arguments, ())
-    return EffectiveConfig(read.launch, choice, "", settings, tuple(settings), (), tuple(notes), others)
 
 
 def _forced(given: GivenOverride) -> GivenOverride:

@@ -65,7 +65,13 @@ def compared(
         keys={key: place for key, place in added.items() if not _known(key, flavour)},
         misfits={k: _defined(k, parts) for k in (*added, *changed) if misfit_of(k, own[k], flavour)},
     )
-    if not (differs := _differs(fork)):
+    # `adds 12 keys, lacks 1, has 3 other defaults`.
+    differences = [
+        _counted("adds", len(fork.added), "key"),
+        _counted("lacks", len(fork.removed), "key"),
+        _counted("changes", len(fork.changed), "default"),
+    ]
+    if not (differs := ", ".join(filter(None, differences))):
         return None, VersionChoice(nearest, f"the config files in {fork.folder} are this release's")
     return fork, VersionChoice(nearest, f"nearest to the fork in {fork.folder}, which {differs}")
 
@@ -88,16 +94,6 @@ def _parts(path: SearchPath, choices: Choices) -> list[tuple[str, ConfigFile]]:
         error.where = error.where or path.where
         raise
     return [part for part in parts if not path.sets(part[1])] or parts
-
-
-def _differs(fork: Fork) -> str:
-    """``adds 12 keys, lacks 1, has 3 other defaults``."""
-    differences = [
-        _counted("adds", len(fork.added), "key"),
-        _counted("lacks", len(fork.removed), "key"),
-        _counted("changes", len(fork.changed), "default"),
-    ]
-    return ", ".join(filter(None, differences))
 
 
 def _counted(what: str, number: int, noun: str) -> str:
@@ -211,7 +207,17 @@ class Sources:
         classes: dict[str, tuple[tuple[str, ...], Mapping[str, ForkKey]]] = {}
         for file in self._files(module):
             classes |= _classes(file, self.root, file.stat().st_mtime_ns)
-        return _field(classes, wanted, name)
+        pending, seen = [wanted], set()
+        while pending:
+            current = pending.pop(0)
+            if current in seen or current not in classes:
+                continue
+            seen.add(current)
+            bases, fields = classes[current]
+            if name in fields:
+                return fields[name]
+            pending += bases
+        return None
 
     def read_at(self, key: str) -> ForkKey | None:
         """Return the first line of the tree's code that reads ``key``, or None.
@@ -244,20 +250,6 @@ class Sources:
             yield path.with_suffix(".py")
         elif module and readable_folder(path, self.root):
             yield from (file for file in sorted(path.glob("*.py")) if readable_file(file, self.root))
-
-
-def _field(classes: _Classes, wanted: str, name: str) -> ForkKey | None:
-    pending, seen = [wanted], set()
-    while pending:
-        current = pending.pop(0)
-        if current in seen or current not in classes:
-            continue
-        seen.add(current)
-        bases, fields = classes[current]
-        if name in fields:
-            return fields[name]
-        pending += bases
-    return None
 
 
 @lru_cache(maxsize=_MOST_FILES)

@@ -158,23 +158,22 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
 
 
 def _defaults(launch: Launch, flavour: str, choice: VersionChoice) -> EffectiveConfig:
-    return compose_as(ReadLaunch(launch, _arguments(flavour, launch.where), Path(launch.cwd)), choice)
+    # The arguments that choose `flavour` and nothing else.
+    engine = ENGINE_FLAVOURS.get(flavour)
+    primary = FLAVOURS[0] if engine else flavour
+    flags = HydraFlags({"config_name": primary}, {"config_name": Word((WordPart(primary),), launch.where)})
+    line = f"{MODEL_ENGINE}={engine}"
+    chosen = GivenOverride(Override(line, SET, MODEL_ENGINE, engine), Word((WordPart(line),), launch.where))
+    return compose_as(
+        ReadLaunch(launch, LaunchArguments(flags, (chosen,) if engine else (), (), ()), Path(launch.cwd)),
+        choice,
+    )
 
 
 @cache
 def _kept_defaults(flavour: str, choice: VersionChoice) -> EffectiveConfig:
     """Return the defaults behind a configuration that is composed already; a run's plan needs them often."""
     return _defaults(_COMPOSED, flavour, choice)
-
-
-def _arguments(flavour: str, where: Where) -> LaunchArguments:
-    """Return the arguments that choose ``flavour`` and nothing else."""
-    engine = ENGINE_FLAVOURS.get(flavour)
-    primary = FLAVOURS[0] if engine else flavour
-    flags = HydraFlags({"config_name": primary}, {"config_name": Word((WordPart(primary),), where)})
-    line = f"{MODEL_ENGINE}={engine}"
-    chosen = GivenOverride(Override(line, SET, MODEL_ENGINE, engine), Word((WordPart(line),), where))
-    return LaunchArguments(flags, (chosen,) if engine else (), (), ())
 
 
 def _closest(content: Mapping[str, object], flavour: str) -> tuple[VersionChoice, float]:

@@ -206,7 +206,10 @@ class Resolver:
         """The value of ``${inner}``."""
         name, colon, rest = inner.partition(":")
         if colon and _NAME.fullmatch(name.strip()):
-            return self._call(name.strip(), _arguments(rest), parent)
+            function = _RESOLVERS.get(name.strip())
+            if function is None:
+                raise _Symbolic
+            return function(self, _arguments(rest), parent)
         if "${" in inner:
             inner = self._joined(inner, parent)
         dots = len(inner) - len(inner.lstrip("."))
@@ -241,12 +244,6 @@ class Resolver:
         for part in target:
             node = node.get(part) if isinstance(node, dict) else None
         return (self.value(path, raw), path) if node is None else (node, target)
-
-    def _call(self, name: str, arguments: tuple[str, ...], parent: Path) -> object:
-        function = _RESOLVERS.get(name)
-        if function is None:
-            raise _Symbolic
-        return function(self, arguments, parent)
 
     def _argument(self, text: str, parent: Path) -> object:
         if "${" in text and not text.startswith(("'", '"')):

@@ -170,7 +170,10 @@ def ignored_keys(config: EffectiveConfig) -> dict[str, str]:
         why = sentence(key, version, flavour) or _only_in_the_other_trainer(config, key)
         if setting is None or not why:
             continue
-        if setting.value != _default_in(config, key):
+        # The release's default of `key`; of one that refers to another key, that key's value here.
+        default = value_at(_defaults(config.version.value, config.flavour), key)
+        other = _REFERENCE.fullmatch(default) if isinstance(default, str) else None
+        if setting.value != (config.get(other[1]) if other else default):
             found[key] = why
     return found
 
@@ -182,10 +185,3 @@ def _only_in_the_other_trainer(config: EffectiveConfig, key: str) -> str:
     if found is None or found.label != "READ IF" or found.more not in _TRAINERS or found.more == chosen:
         return ""
     return f"veRL {config.version.value} only {found.words}; here {chosen}"
-
-
-def _default_in(config: EffectiveConfig, key: str) -> object:
-    """Return the release's default of ``key``; of one that refers to another key, that key's value here."""
-    default = value_at(_defaults(config.version.value, config.flavour), key)
-    other = _REFERENCE.fullmatch(default) if isinstance(default, str) else None
-    return config.get(other[1]) if other else default

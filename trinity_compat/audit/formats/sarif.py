@@ -14,7 +14,7 @@ from trinity_compat.audit.model import CHANGES_MEANING, Audit, LaunchAudit
 from trinity_compat.audit.phrases import assignment, target
 from trinity_compat.common.errors import Where
 from trinity_compat.common.output_text import sarif
-from trinity_compat.translate.model import Finding, Severity, Status
+from trinity_compat.translate.model import Severity, Status
 from trinity_compat.verl_config.model import default_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -62,7 +62,10 @@ def as_data(audit: Audit) -> dict[str, object]:
 def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
     if launch.refused is not None:
         why = f"cannot be translated: {launch.refused}"
-        yield _result("TC000", "error", why, _cause(launch, launch.refused))
+        # The line that makes a launch untranslatable: its error's, else the launch's.
+        errors = (each for each in launch.diagnostics if each.severity == "error")
+        found = (each.where for each in errors if each.message in launch.refused)
+        yield _result("TC000", "error", why, next((where for where in found if where), launch.where))
         return
     for warning in launch.warnings:
         yield _result(warning.code, _RANK[warning.rank], warning.message, warning.where or launch.where)
@@ -71,25 +74,14 @@ def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
         yield _result(diagnostic.code, level, diagnostic.message, diagnostic.where)
     for finding in launch.findings:
         if finding.status.rank >= CHANGES_MEANING.rank:
-            yield _of_finding(finding, launch)
-
-
-def _cause(launch: LaunchAudit, refused: str) -> Where:
-    """Return the line that makes a launch untranslatable: its error's, else the launch's."""
-    errors = (each for each in launch.diagnostics if each.severity == "error")
-    found = (each.where for each in errors if each.message in refused)
-    return next((where for where in found if where), launch.where)
-
-
-def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, object]:
-    leads = f" → {target(finding)}" if finding.target else ""
-    by_default = "" if finding.where else f" ({default_of(launch.version, launch.fork, finding.key)})"
-    text = f"{assignment(finding)}{by_default}: {finding.status.value}: {finding.reason}{leads}"
-    result = _result(finding.code, _LEVEL[finding.status], text, finding.where or launch.where)
-    result["properties"] = {"key": finding.key, "status": finding.status.value}
-    if finding.key in launch.silenced:
-        result["suppressions"] = [{"kind": "inSource"}]
-    return result
+            leads = f" → {target(finding)}" if finding.target else ""
+            by_default = "" if finding.where else f" ({default_of(launch.version, launch.fork, finding.key)})"
+            text = f"{assignment(finding)}{by_default}: {finding.status.value}: {finding.reason}{leads}"
+            result = _result(finding.code, _LEVEL[finding.status], text, finding.where or launch.where)
+            result["properties"] = {"key": finding.key, "status": finding.status.value}
+            if finding.key in launch.silenced:
+                result["suppressions"] = [{"kind": "inSource"}]
+            yield result
 
 
 def _result(rule: str, level: str, text: str, where: Where) -> dict[str, object]:

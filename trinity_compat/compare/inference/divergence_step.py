@@ -59,7 +59,12 @@ def band(
     seen = np.where(np.abs(gaps) <= least, 0.0, np.abs(gaps))
     with np.errstate(divide="ignore", invalid="ignore"):
         highest = float(np.nan_to_num(seen / errors, nan=0.0, posinf=np.inf).max())
-    half = _width(count, freedom, angle) * errors
+    # The |t| exceeded in any window with 5 %, by bisection between one test's and Bonferroni's.
+    low, high = (float(special.stdtrit(freedom, 1 - _ALPHA / 2 / tests)) for tests in (1, count))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _exceeds(middle, count, freedom, angle) > _ALPHA else (low, middle)
+    half = high * errors
     outside = np.flatnonzero(seen > half)
     edges = block_edges(len(xs), count)
     return Band(
@@ -93,12 +98,3 @@ def _exceeds(t: float, count: int, freedom: float, angle: float) -> float:
         return 0.0
     once = 2 * float(special.stdtr(freedom, -t))
     return min(count * once, once + angle / math.pi * (1 + t * t / freedom) ** (-freedom / 2))
-
-
-def _width(count: int, freedom: float, angle: float) -> float:
-    """Return the |t| exceeded in any window with 5 %, by bisection between one test's and Bonferroni's."""
-    low, high = (float(special.stdtrit(freedom, 1 - _ALPHA / 2 / tests)) for tests in (1, count))
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _exceeds(middle, count, freedom, angle) > _ALPHA else (low, middle)
-    return high

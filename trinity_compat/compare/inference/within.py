@@ -34,7 +34,13 @@ def within_runs(a: Sequence[float], b: Sequence[float]) -> Estimate:
     effect = value / noise if noise else (math.copysign(math.inf, value) if value else 0.0)
     worth = effective_points(gaps)
     if worth >= _WORTH:
-        errors = (_correlated(gaps, worth), _blocks(gaps))
+        # The variance, itself too small by what the mean has taken up, over the points' worth.
+        variance = float(gaps.var()) / (1 - 1 / worth)
+        means = block_means(gaps, _BLOCKS)
+        errors = (
+            (math.sqrt(variance / worth), worth - 1),
+            (float(means.std(ddof=1)) / math.sqrt(_BLOCKS), _BLOCKS - 1),
+        )
         return Estimate(value, errors, effect, "AR(1) and blocks within one run (weak: one seed a side)")
     doubt = (
         f"neighbouring steps are so correlated that {len(gaps)} points count as {worth:.2g} independent "
@@ -53,17 +59,6 @@ def effective_points(gaps: Array) -> float:
     lagged = float(centred[1:] @ centred[:-1]) / total * n / (n - 1)
     correlation = min(max((n * lagged + 1) / (n - 4), 0.0), 0.9999)
     return n * (1 - correlation) / (1 + correlation)
-
-
-def _correlated(gaps: Array, worth: float) -> Error:
-    """The variance, itself too small by what the mean has taken up, over the points' worth."""
-    variance = float(gaps.var()) / (1 - 1 / worth)
-    return math.sqrt(variance / worth), worth - 1
-
-
-def _blocks(gaps: Array) -> Error:
-    means = block_means(gaps, _BLOCKS)
-    return float(means.std(ddof=1)) / math.sqrt(_BLOCKS), _BLOCKS - 1
 
 
 def _walk(gaps: Array) -> Error:

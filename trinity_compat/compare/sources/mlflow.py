@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import sqlite3
 import sys
-from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from trinity_compat.common import untrusted_sqlite
 from trinity_compat.common.errors import UserError, Where
@@ -44,12 +42,10 @@ def read_run(directory: Path) -> RunMetrics:
             parts = line.split()
             if len(parts) >= 3:
                 into.add(int(parts[2]), float(parts[1]), int(parts[0]) / 1000)
-    return RunMetrics(_name(directory), str(directory), "mlflow", series)
-
-
-def _name(directory: Path) -> str:
     tag = directory / "tags" / "mlflow.runName"
-    return tag.read_text().strip() if tag.is_file() else directory.name
+    return RunMetrics(
+        tag.read_text().strip() if tag.is_file() else directory.name, str(directory), "mlflow", series
+    )
 
 
 def _written(value: float, is_nan: bool) -> float:
@@ -70,7 +66,12 @@ def read_database(path: Path) -> list[RunMetrics]:
                 untrusted_sqlite.require_tables(connection.execute, path, schema, _TABLES)
             except UserError as error:
                 raise UserError(f"not an mlflow database: {error.message}", where=error.where) from error
-            return _runs(path, connection.execute(_POINTS))
+            points = connection.execute(_POINTS)
+            runs: dict[str, RunMetrics] = {}
+            for uuid, name, key, step, value, stamp, is_nan in points:
+                run = runs.setdefault(uuid, RunMetrics(name or uuid, str(path), "mlflow", {}))
+                run.series.setdefault(key, Series()).add(step, _written(value, is_nan), stamp / 1000)
+            return list(runs.values())
     except (sqlite3.Error, MemoryError) as error:
         said = untrusted_sqlite.explained(error, limits) or str(error)
         raise UserError(f"not an mlflow database: {said}", where=Where(str(path))) from error
@@ -78,11 +79,3 @@ def read_database(path: Path) -> list[RunMetrics]:
         raise UserError(
             f"holds a value that mlflow does not write: {error}", where=Where(str(path))
         ) from error
-
-
-def _runs(path: Path, points: Iterable[Sequence[Any]]) -> list[RunMetrics]:
-    runs: dict[str, RunMetrics] = {}
-    for uuid, name, key, step, value, stamp, is_nan in points:
-        run = runs.setdefault(uuid, RunMetrics(name or uuid, str(path), "mlflow", {}))
-        run.series.setdefault(key, Series()).add(step, _written(value, is_nan), stamp / 1000)
-    return list(runs.values())

@@ -33,7 +33,14 @@ def read(path: Path) -> RunMetrics:
     notes: list[str] = []
     for index, record in enumerate(_records(file.read_bytes(), notes)):
         try:
-            _history(record, index, series)
+            for number, kind, start, stop in protobuf.fields(record, 0, len(record)):
+                if number == _HISTORY and kind == protobuf.BYTES:
+                    row = dict(_items(record, start, stop))
+                    step = row.pop("_step", index)
+                    wall = row.pop("_timestamp", math.nan)
+                    for key, value in row.items():
+                        if not key.startswith("_"):
+                            series.setdefault(key, Series()).add(int(step), value, wall)
             config.update(_configuration(record))
         except (protobuf.MalformedMessage, UnicodeDecodeError):
             notes.append(f"{file.name}: record {index} is damaged and was left out")
@@ -63,17 +70,6 @@ def _records(data: bytes, notes: list[str]) -> Iterator[bytes]:
         parts.append(data[start:at])
         if kind in (_FULL, _LAST):
             yield b"".join(parts)
-
-
-def _history(record: bytes, index: int, series: dict[str, Series]) -> None:
-    for number, kind, start, stop in protobuf.fields(record, 0, len(record)):
-        if number == _HISTORY and kind == protobuf.BYTES:
-            row = dict(_items(record, start, stop))
-            step = row.pop("_step", index)
-            wall = row.pop("_timestamp", math.nan)
-            for key, value in row.items():
-                if not key.startswith("_"):
-                    series.setdefault(key, Series()).add(int(step), value, wall)
 
 
 def _configuration(record: bytes) -> Iterator[tuple[str, object]]:

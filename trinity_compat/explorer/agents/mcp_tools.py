@@ -153,7 +153,10 @@ class McpTool(BaseTool):
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Return the server's answer, also a tool's error. Raises TimeoutError, and connection errors."""
-        connection = _connection(self.config["server"])
+        # The connection of a server in this event loop.
+        server = self.config["server"]
+        key = id(asyncio.get_running_loop()), json.dumps(dict(server), sort_keys=True)
+        connection = _connections.setdefault(key, _Connection(server))
         session = await connection.session()
         try:
             result = await asyncio.wait_for(session.call_tool(self.name, parameters), self._limit_s)
@@ -200,12 +203,6 @@ class _Connection:
 
 
 _connections: dict[tuple[int, str], _Connection] = {}
-
-
-def _connection(server: Server) -> _Connection:
-    """Return the connection of a server in this event loop."""
-    key = id(asyncio.get_running_loop()), json.dumps(dict(server), sort_keys=True)
-    return _connections.setdefault(key, _Connection(server))
 
 
 def _innermost(error: BaseException) -> str:

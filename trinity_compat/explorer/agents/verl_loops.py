@@ -42,7 +42,17 @@ class EngineClient:
     ) -> TokenOutput:
         """Generate one turn. Raises ValueError for a prompt that leaves no room to answer."""
         self._count += 1
-        sampling = self._turn_sampling(sampling_params, len(prompt_ids))
+        # A turn's sampling, with veRL's token budget (vllm_async_server.py, generate) and a seed.
+        prompt = len(prompt_ids)
+        limit = self._rollout.prompt_length + self._rollout.response_length
+        room = (self._rollout.max_model_len or limit) - prompt
+        if room < 1:
+            raise ValueError(f"a prompt of {prompt} tokens leaves no room to answer")
+        sampling = {name: value for name, value in sampling_params.items() if name != "logprobs"}
+        wanted = sampling.pop("max_new_tokens", None) or min(self._rollout.response_length, limit - prompt)
+        sampling["max_tokens"] = max(1, min(sampling.get("max_tokens", wanted), room))
+        if "seed" in sampling:
+            sampling["seed"] = sampling_seed(sampling["seed"], "turn", prompt)
         request = GenerationRequest(
             f"turn-{self._count}",
             media_tokens.collapse_placeholders(prompt_ids, self._processor),
@@ -55,19 +65,6 @@ class EngineClient:
             (part,) = await future
         reason = "completed" if part.reason in ("stop", "length") else "aborted"
         return TokenOutput(token_ids=part.token_ids, log_probs=part.logprobs, stop_reason=reason)
-
-    def _turn_sampling(self, params: Mapping[str, Any], prompt: int) -> dict[str, Any]:
-        """Return a turn's sampling, with veRL's token budget (vllm_async_server.py, generate) and a seed."""
-        limit = self._rollout.prompt_length + self._rollout.response_length
-        room = (self._rollout.max_model_len or limit) - prompt
-        if room < 1:
-            raise ValueError(f"a prompt of {prompt} tokens leaves no room to answer")
-        sampling = {name: value for name, value in params.items() if name != "logprobs"}
-        wanted = sampling.pop("max_new_tokens", None) or min(self._rollout.response_length, limit - prompt)
-        sampling["max_tokens"] = max(1, min(sampling.get("max_tokens", wanted), room))
-        if "seed" in sampling:
-            sampling["seed"] = sampling_seed(sampling["seed"], "turn", prompt)
-        return sampling
 
 
 class _Worker(AgentLoopWorker):

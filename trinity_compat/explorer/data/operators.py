@@ -38,14 +38,10 @@ async def prepared(
     if pipeline is None:
         yield
         return
-    await pipeline.prepare(_auxiliary(verl, routers))
+    # The models as upstream passes them: each by its name, else by its place.
+    found = enumerate(clients_of(verl, routers))
+    await pipeline.prepare({each.name or place: [each.get_openai_async_client()] for place, each in found})
     try:
         yield
     finally:
         await pipeline.close()
-
-
-def _auxiliary(verl: Mapping[str, Any], routers: Sequence[str]) -> dict[str | int, list[Any]]:
-    """Return the models as upstream passes them: each by its name, else by its place."""
-    found = enumerate(clients_of(verl, routers))
-    return {each.name or place: [each.get_openai_async_client()] for place, each in found}

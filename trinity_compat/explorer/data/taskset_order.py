@@ -56,7 +56,14 @@ class TasksetOrder:
         """The dataset row of a task number (from 0). Raises RunError."""
         draw, place = divmod(task_no, self.draw_size)
         if draw not in self._draws:
-            _add(self._draws, draw, self._drawn(draw * self.draw_size), most=_DRAWS)
+            first = draw * self.draw_size
+            turns = [self._turn(number) for number in range(first, first + self.draw_size)]
+            starts = np.cumsum([0, *self.sizes]).tolist()
+            rows = {
+                taskset: iter(self.selectors[taskset].rows(self._before(taskset, first), count))
+                for taskset, count in Counter(turns).items()
+            }
+            _add(self._draws, draw, [starts[taskset] + next(rows[taskset]) for taskset in turns], most=_DRAWS)
         return self._draws[draw][place]
 
     @property
@@ -82,15 +89,6 @@ class TasksetOrder:
         if isinstance(selector, ByDifficulty) and rows:
             selector.learn(rows, rates)
             self._draws.clear()
-
-    def _drawn(self, first: int) -> list[int]:
-        turns = [self._turn(number) for number in range(first, first + self.draw_size)]
-        starts = np.cumsum([0, *self.sizes]).tolist()
-        rows = {
-            taskset: iter(self.selectors[taskset].rows(self._before(taskset, first), count))
-            for taskset, count in Counter(turns).items()
-        }
-        return [starts[taskset] + next(rows[taskset]) for taskset in turns]
 
     def _turn(self, number: int) -> int:
         """The taskset of a task."""

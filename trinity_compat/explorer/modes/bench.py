@@ -123,14 +123,11 @@ def checkpoint_version(spec: RunSpec, step: int) -> Iterator[WeightVersion]:
 
 def published_actor(verl: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Read a checkpoint's actor as the trainer publishes it, merged; the engine rounds it."""
-    yield from actor_weights(folder, lora_scale=_lora_scale(verl["actor_rollout_ref"]["model"])).items()
-
-
-def _lora_scale(model: Mapping[str, Any]) -> float:
+    model = verl["actor_rollout_ref"]["model"]
     lora = model.get("lora") or {}
     rank = lora.get("rank") or model.get("lora_rank") or 0
     alpha = (lora.get("alpha") if lora.get("rank") else model.get("lora_alpha")) or 0
-    return float(alpha) / float(rank) if rank else 0.0
+    yield from actor_weights(folder, lora_scale=float(alpha) / float(rank) if rank else 0.0).items()
 
 
 def settings_of(verl: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from trinity_compat.buffer.images import kept
 from trinity_compat.buffer.model import DROPPED, Experience, Group
@@ -139,7 +138,12 @@ async def run_task(spec: RunSpec, port: int, request: DebugTask) -> TaskOutcome:
     os.environ.update(spec.env)  # as in the explorer's processes: plugin folders, among others
     engine = HttpEngine(port, str(config.actor_rollout_ref.model.path))
     await engine.start()
-    rows = _stream(config, tokenizer, processor, request.data)
+    if request.data == "train":
+        rows = train_stream(config, tokenizer, processor)
+    else:
+        if not config.data.val_files:
+            raise UserError("--data val: data.val_files is empty", hint="leave --data out")
+        rows = eval_stream(config, tokenizer, processor)
     job = task_of(spec, rows, request)
     began = time.monotonic()
     (rollout,) = [each async for each in _Worker(spec.verl, spec.device, engine).run([job])]
@@ -181,14 +185,6 @@ def _fate(before: Experience, now: Experience) -> str:
         return f"dropped by {now.info.get(DROPPED_BY, 'an operator')}"
     tokens = f"{now.response_mask.sum()} tokens are trained"
     return f"reward {before.reward:g} is {now.reward:g}, {tokens}" if before.reward != now.reward else tokens
-
-
-def _stream(config: DictConfig, tokenizer: Any, processor: Any, data: str) -> TaskStream:
-    if data == "train":
-        return train_stream(config, tokenizer, processor)
-    if not config.data.val_files:
-        raise UserError("--data val: data.val_files is empty", hint="leave --data out")
-    return eval_stream(config, tokenizer, processor)
 
 
 def task_of(spec: RunSpec, rows: TaskStream, request: DebugTask) -> RolloutTask:

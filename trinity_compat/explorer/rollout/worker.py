@@ -326,7 +326,10 @@ class RolloutWorker:
         """Return ``count`` answers of a request; a single answer stands for equal ones."""
         try:
             while (parts := await self._unless_interrupted(answer)) is None:
-                (answer,) = await self._requests_in_flight.submit([self._renamed(request)])
+                self._count += 1
+                (answer,) = await self._requests_in_flight.submit(
+                    [replace(request, request_id=f"{request.request_id}-{self._count}")]
+                )
                 first = self._version
         finally:
             self._ended += count
@@ -340,10 +343,6 @@ class RolloutWorker:
         except asyncio.CancelledError:
             await self._requests_in_flight.again()
             return None
-
-    def _renamed(self, request: GenerationRequest) -> GenerationRequest:
-        self._count += 1
-        return replace(request, request_id=f"{request.request_id}-{self._count}")
 
     def _prompt(self, task: Mapping[str, Any]) -> list[int]:
         """Tokenize a task's prompt: a workflow's is a text (``prompt_text``), a launch's a chat."""

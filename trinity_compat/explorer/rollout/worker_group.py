@@ -135,7 +135,13 @@ class RolloutWorkers:
         """
         count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
         self._limit_s = limit_s = max(timeout_s, START_S)
-        devices = await self._trainer_devices(check, limit_s)
+        # The devices of each engine, where these are those that Ray gives a trainer; else none.
+        if not (tag := self._place.tag):
+            devices = []
+        else:
+            nodes, each = self._place.trainer
+            machines = await trainer_devices.wait_for_devices(tag, nodes * each, check, limit_s=limit_s)
+            devices = trainer_devices.engines_on(machines, self._width)
         self._actor_options = await asyncio.to_thread(lambda: list(self._options(count, devices)))
         self._actors = [self._actor(index) for index in range(count)]
         starting = self._start_all()
@@ -282,14 +288,6 @@ class RolloutWorkers:
     def room(self) -> int:
         """Return the number of answers that the engines could begin now."""
         return self._loads.room()
-
-    async def _trainer_devices(self, check: Callable[[], None], limit_s: float) -> list[Devices]:
-        """Return the devices of each engine, where these are those that Ray gives a trainer; else none."""
-        if not (tag := self._place.tag):
-            return []
-        nodes, each = self._place.trainer
-        machines = await trainer_devices.wait_for_devices(tag, nodes * each, check, limit_s=limit_s)
-        return trainer_devices.engines_on(machines, self._width)
 
     def _options(self, count: int, devices: Sequence[Devices]) -> Iterator[dict[str, Any]]:
         """Yield Ray's options for each engine's actor.

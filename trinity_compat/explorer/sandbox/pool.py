@@ -85,13 +85,6 @@ class ProcessPool(Generic[P]):
             return await self._run(call, alone=True)
 
     async def _run(self, call: Callable[[P], Awaitable[T]], *, alone: bool) -> T:
-        place = self._take(alone=alone)
-        try:
-            return await call(await asyncio.shield(place.start))
-        finally:
-            self._leave(place)
-
-    def _take(self, *, alone: bool) -> _Place[P]:
         self._places = [each for each in self._places if each.alive]
         shared = [each for each in self._places if each.shared]
         place = min(shared, key=lambda each: each.calls, default=None)
@@ -101,7 +94,10 @@ class ProcessPool(Generic[P]):
             place = _Place(asyncio.ensure_future(self._start()))
             self._places.append(place)
         place.calls, place.alone = place.calls + 1, alone
-        return place
+        try:
+            return await call(await asyncio.shield(place.start))
+        finally:
+            self._leave(place)
 
     def _leave(self, place: _Place[P]) -> None:
         place.calls, place.alone = place.calls - 1, False

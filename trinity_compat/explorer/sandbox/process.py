@@ -105,7 +105,17 @@ class Process:
         """
         try:
             async with asyncio.timeout(START_S):
-                self.ready = await self._begin()
+                # In a thread: it blocks until the fork server has imported veRL.
+                process, channel, self._output = await asyncio.to_thread(
+                    _fork, child_setup.main, surroundings(), self._body, self._setup
+                )
+                self._process = process
+                self._printed.attach(self._output, process.pid)
+                asyncio.get_running_loop().add_reader(process.sentinel, self.kill)
+                stream, self._writer = await asyncio.open_connection(sock=channel)
+                first = await child_setup.read_message(stream)
+                self._listener = asyncio.ensure_future(self._listen(stream))
+                self.ready = first
             if self.ready.broken:
                 raise StartFailed(self.ready.broken, broken=True)
         except TimeoutError as error:
@@ -115,19 +125,6 @@ class Process:
         finally:
             if self.ready is None or self.ready.broken:
                 self.kill()
-
-    async def _begin(self) -> Any:
-        # In a thread: it blocks until the fork server has imported veRL.
-        process, channel, self._output = await asyncio.to_thread(
-            _fork, child_setup.main, surroundings(), self._body, self._setup
-        )
-        self._process = process
-        self._printed.attach(self._output, process.pid)
-        asyncio.get_running_loop().add_reader(process.sentinel, self.kill)
-        stream, self._writer = await asyncio.open_connection(sock=channel)
-        first = await child_setup.read_message(stream)
-        self._listener = asyncio.ensure_future(self._listen(stream))
-        return first
 
     def send(self, message: object) -> None:
         """Send a message; no-op once the process is dead."""

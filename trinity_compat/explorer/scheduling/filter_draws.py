@@ -108,36 +108,28 @@ class SharedFilterDraws:
             draw.add([group for group in groups if group.task_no in numbers])
         _log.info(draw.progress)
         if draw.is_full:
-            return self._end(draw, history)
+            kept = draw.groups(history)
+            try:
+                ended = self._buffer.settle_drawing(
+                    kept, step=draw.step, position=draw.position, history=history
+                )
+            except HistoryChanged:
+                return None
+            return Settled(draw, kept) if ended else None
         draw.check()
         _OPENED.at(step).set(self._buffer, {"history": history, "draws": draw.draws + 1})
         return None
-
-    def _end(self, draw: FilterDraw, history: int) -> Settled | None:
-        kept = draw.groups(history)
-        try:
-            ended = self._buffer.settle_drawing(kept, step=draw.step, position=draw.position, history=history)
-        except HistoryChanged:
-            return None
-        return Settled(draw, kept) if ended else None
 
     def _query(self, step: int, history: int) -> TaskQuery:
         """Query for the positions of all draws that were opened."""
         noted, first = _OPENED.at(step).get(self._buffer), stream_start(self._buffer, step)
         draws = noted["draws"] if noted and noted["history"] == history else 1
-        whole = self._tasks.query(first + draws * self._filter.draw_size, self._under_way(step, history))
-        return replace(whole, kind=self.kind(step), first=first)
-
-    def _under_way(self, step: int, history: int) -> set[int]:
-        """Positions that this explorer has taken.
-
-        Until their groups are stored, their leases alone would allow it to take them a second time, as they
-        allow a restarted explorer to take its predecessor's.
-        """
+        # Positions that this explorer has taken.
         begun = self._tasks.holder.token, step, history
         if begun != self._begun:
             self._begun, self._have = begun, set()
-        return self._have
+        whole = self._tasks.query(first + draws * self._filter.draw_size, self._have)
+        return replace(whole, kind=self.kind(step), first=first)
 
     def _complete(self, query: TaskQuery) -> bool:
         return self._buffer.depth(query.kind)["ready"] >= query.upto - query.first

@@ -110,22 +110,19 @@ class GroupBuilder:
                     continue
                 job = jobs[rollout.task_no]
                 if rollout.hopeless or attempt > self._retries:
-                    yield self._empty_answers(rollout, job, attempt)
+                    # A substitute for a group whose agent loop failed. Raises where the run is to end.
+                    error = rollout_failed(rollout, job, attempt)
+                    self._in_a_row += 1
+                    if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:
+                        raise error
+                    _log.warning("%s; goes on with empty answers, scored 0", error)
+                    yield RolloutResult(rollout.task_no, (rollout.instead,) * job.answers)
                 else:
                     failed.append(rollout)
             if not failed:
                 return
             todo = [jobs[rollout.task_no] for rollout in failed]
             _log.warning("%d rollouts failed (attempt %d): %s", len(failed), attempt, failed[0].error)
-
-    def _empty_answers(self, rollout: RolloutResult, job: RolloutTask, attempt: int) -> RolloutResult:
-        """Return a substitute for a group whose agent loop failed. Raises where the run is to end."""
-        error = rollout_failed(rollout, job, attempt)
-        self._in_a_row += 1
-        if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:
-            raise error
-        _log.warning("%s; goes on with empty answers, scored 0", error)
-        return RolloutResult(rollout.task_no, (rollout.instead,) * job.answers)
 
     async def _score(
         self, work: StepWork, job: RolloutTask, rollout: RolloutResult, version: int, history: int

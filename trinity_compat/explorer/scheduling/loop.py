@@ -92,7 +92,11 @@ class Explorer:
                 # Read first: weights and tasks chosen after it belong to this history, or are not stored.
                 history = self._enter(self._scheduler.state.history)
                 await self._store()
-                await self._continue_turn()
+                # Go on with the answers that were kept over the trainer's turn, with its newest weights.
+                newest = self._scheduler.state.latest
+                if self._device and self._device.sleeps and self._pool.busy and newest:
+                    self._pool.add_pause(time.monotonic() - self._left_at)
+                    await self._weights.load(newest)
                 if await self._end_turn_early():
                     continue
                 self._pool.refill()
@@ -100,13 +104,6 @@ class Explorer:
                     await self._rest(history)
             await self._store()
             self._close(None)
-
-    async def _continue_turn(self) -> None:
-        """Go on with the answers that were kept over the trainer's turn, with its newest weights."""
-        newest = self._scheduler.state.latest
-        if self._device and self._device.sleeps and self._pool.busy and newest:
-            self._pool.add_pause(time.monotonic() - self._left_at)
-            await self._weights.load(newest)
 
     async def _end_turn_early(self) -> bool:
         """Give the device away as soon as a step is stored, if the answers in flight go on afterwards."""
@@ -164,7 +161,22 @@ class Explorer:
             return True
         if not (work and version) or (version != loaded and not self._may_load):
             return False
-        return await self._begin(work, version, history)
+        times = StepTimes(wait=time.monotonic() - self._waiting_since)
+        with times.measure("sync_weight"):
+            if not await self._weights.load(version):
+                return False
+        draw = self._scheduler.start_draw(work)
+        works = self._scheduler.begin(work, version, self._pool.room)
+        if not works:
+            return self._settle(work.step, version, times)
+        for (step, kind), tasks in self._scheduler.tasks_by_step(works).items():
+            self._queue.begin(StepInProgress(step, version.version, tasks, times.copy(), draw, kind=kind))
+        if draw:
+            units = [WorkUnit(partial(self._draw, draw, version, history), work.answers)]
+        else:
+            units = [self._unit(each, version, history) for each in works]
+        self._pool.begin(units, at_once=self._scheduler.whole)
+        return True
 
     def _next_work(self, history: int) -> tuple[StepWork | None, int | None]:
         """Return the work to begin, if there is room for any, and the step before which no more will begin.
@@ -203,24 +215,6 @@ class Explorer:
         )
         build = partial(self._builder.groups, work, version.version, history)
         self._pool.begin([WorkUnit(build, work.answers, request)], at_once=True)
-        return True
-
-    async def _begin(self, work: StepWork, version: WeightVersion, history: int) -> bool:
-        times = StepTimes(wait=time.monotonic() - self._waiting_since)
-        with times.measure("sync_weight"):
-            if not await self._weights.load(version):
-                return False
-        draw = self._scheduler.start_draw(work)
-        works = self._scheduler.begin(work, version, self._pool.room)
-        if not works:
-            return self._settle(work.step, version, times)
-        for (step, kind), tasks in self._scheduler.tasks_by_step(works).items():
-            self._queue.begin(StepInProgress(step, version.version, tasks, times.copy(), draw, kind=kind))
-        if draw:
-            units = [WorkUnit(partial(self._draw, draw, version, history), work.answers)]
-        else:
-            units = [self._unit(each, version, history) for each in works]
-        self._pool.begin(units, at_once=self._scheduler.whole)
         return True
 
     def _unit(self, work: StepWork, version: WeightVersion, history: int) -> WorkUnit:

@@ -54,7 +54,10 @@ class ModelServers(ABC):
         limit_s = max(self._spec.sync.timeout_s, START_S)
         with placement.report_when_pending(placement.ENGINES, heart.note):
             ready = self._until_ready(starting)
-            late = self._late(limit_s)
+            late = RunError(
+                f"{self.model}'s servers have not started in {limit_s:g} s",
+                hint=f"for a limit above {START_S:g} s, raise synchronizer.sync_timeout",
+            )
             return await await_with_checks(ready, heart.check, limit_s=limit_s, late=lambda: late)
 
     async def _until_ready(self, starting: Sequence[Any]) -> list[str]:
@@ -102,12 +105,6 @@ class ModelServers(ABC):
             return await reference
         except ray.exceptions.RayActorError as error:
             raise RunError(f"the process around {self.model}'s server died: {error}") from error
-
-    def _late(self, limit_s: float) -> RunError:
-        return RunError(
-            f"{self.model}'s servers have not started in {limit_s:g} s",
-            hint=f"for a limit above {START_S:g} s, raise synchronizer.sync_timeout",
-        )
 
 
 def _nodes(spec: RunSpec, count: int, width: int, beside: Sequence[tuple[int, int]]) -> list[str | None]:

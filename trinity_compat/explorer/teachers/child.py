@@ -65,7 +65,14 @@ class TeacherServer:
             return web.Response(status=401, text="the key of this server is missing")
         try:
             request = ScoreRequest.decode(await call.read())
-            rows = _rows(request, await self._top(request))
+            # The reply's rows. Raises RunError where they are of other tokens than the sequence's last.
+            found = await self._top(request)
+            if request.top:
+                rows = TeacherRows(found.ids, found.logprobs)
+            else:
+                if not np.array_equal(found.ids[:, 0], request.token_ids[-request.rows :]):
+                    raise RunError("vLLM returned log-probabilities of other tokens than the sequence's last")
+                rows = TeacherRows(None, found.logprobs)
         except request_faults() as error:
             return web.Response(status=400, text=str(error))
         except EngineDied as error:
@@ -92,15 +99,6 @@ class TeacherServer:
         if completion.prompt_top is None:
             raise RunError("vLLM returned no log-probabilities of the prompt")
         return completion.prompt_top
-
-
-def _rows(request: ScoreRequest, found: PromptTop) -> TeacherRows:
-    """Return the reply's rows. Raises RunError where they are of other tokens than the sequence's last."""
-    if request.top:
-        return TeacherRows(found.ids, found.logprobs)
-    if not np.array_equal(found.ids[:, 0], request.token_ids[-request.rows :]):
-        raise RunError("vLLM returned log-probabilities of other tokens than the sequence's last")
-    return TeacherRows(None, found.logprobs)
 
 
 def make_engine(model: HFModelConfig, given: Mapping[str, Any], device: str) -> Engine:

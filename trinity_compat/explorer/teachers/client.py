@@ -80,7 +80,15 @@ class TeacherClient:
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(timeout=whole, connector=connector, headers=self._headers)
         body = await servers.post(self._session, request, name_task(task))
-        return _checked(body, request, servers.name)
+        # Decode a reply. Raises RunError for rows of another form than requested.
+        try:
+            rows = TeacherRows.decode(body)
+        except ValueError as error:
+            raise RunError(f"{servers.name} returned what cannot be read: {error}") from error
+        shape = (request.rows, max(request.top, 1))
+        if rows.logprobs.shape != shape or (rows.ids is None) != (request.top == 0):
+            raise RunError(f"{servers.name} returned rows of shape {rows.logprobs.shape} instead of {shape}")
+        return rows
 
     def _key_of(self, task: Mapping[str, Any]) -> str:
         """Return the key of a task's teacher (verl 0.9.1, teacher_manager.py, ``_resolve_teacher_key``)."""
@@ -196,15 +204,3 @@ class _Servers:
                 return answer
         finally:
             self._under_way[address] -= 1
-
-
-def _checked(body: bytes, request: ScoreRequest, name: str) -> TeacherRows:
-    """Decode a reply. Raises RunError for rows of another form than requested."""
-    try:
-        rows = TeacherRows.decode(body)
-    except ValueError as error:
-        raise RunError(f"{name} returned what cannot be read: {error}") from error
-    shape = (request.rows, max(request.top, 1))
-    if rows.logprobs.shape != shape or (rows.ids is None) != (request.top == 0):
-        raise RunError(f"{name} returned rows of shape {rows.logprobs.shape} instead of {shape}")
-    return rows

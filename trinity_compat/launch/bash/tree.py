@@ -72,7 +72,11 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
                 continue
             problem = problem or error
             # bash has run the commands before the error by the time it finds it
-            text = _lines_before(text, error.line)
+            # The text up to the command that goes on in `line`: bash runs none of that one.
+            lines = text.splitlines(keepends=True)[: max(0, error.line - 1)]
+            while lines and CONTINUED.search(lines[-1]):
+                lines.pop()
+            text = b"".join(lines)
             continue
         tree = _load(output)
         places = list(_continued_comments(tree, text)) if COMMENT_BACKSLASH.search(text) else []
@@ -83,14 +87,6 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
             patched[place] = 0x20
         text = bytes(patched)
     return [], problem or error
-
-
-def _lines_before(text: bytes, line: int) -> bytes:
-    """The text up to the command that goes on in ``line``: bash runs none of that one."""
-    lines = text.splitlines(keepends=True)[: max(0, line - 1)]
-    while lines and CONTINUED.search(lines[-1]):
-        lines.pop()
-    return b"".join(lines)
 
 
 def _with_quoted_defaults(tree: Node, text: bytes, budget: Budget) -> Node:

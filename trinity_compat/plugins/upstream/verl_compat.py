@@ -112,7 +112,16 @@ class VerlReward(RewardFn):
 def _scoring(custom: Custom, sandbox: Sandbox) -> Score:
     """Choose as veRL does: the custom function, else default_compute_score, with a sandbox if set."""
     if custom.get("path"):
-        function = _function_of(str(custom["path"]), str(custom.get("name") or "compute_score"))
+        path = str(custom["path"])
+        name = str(custom.get("name") or "compute_score")
+        spec = importlib.util.spec_from_file_location("verl_custom_reward", path)
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError(f"custom_reward_function.path: {path} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function: Score | None = getattr(module, name, None)
+        if function is None:
+            raise AttributeError(f"custom_reward_function: {path} has no function {name}")
         return functools.partial(function, **dict(custom.get("reward_kwargs") or {}))
     from verl.utils.reward_score import default_compute_score
 
@@ -126,18 +135,6 @@ def _scoring(custom: Custom, sandbox: Sandbox) -> Score:
         concurrent_semaphore=threading.Semaphore(int(sandbox.get("max_concurrent", 64))),
         memory_limit_mb=int(sandbox.get("memory_limit_mb", 1024)),
     )
-
-
-def _function_of(path: str, name: str) -> Score:
-    spec = importlib.util.spec_from_file_location("verl_custom_reward", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(f"custom_reward_function.path: {path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Score | None = getattr(module, name, None)
-    if function is None:
-        raise AttributeError(f"custom_reward_function: {path} has no function {name}")
-    return function
 
 
 def _batch(experiences: Sequence[Experience], row: Row, tokenizer: PreTrainedTokenizerBase) -> DataProto:
@@ -186,7 +183,22 @@ class VerlWorkflow(Workflow):
         """Prepare for a task."""
         self.task = task
         self._row = dict(task.raw_task or {})
-        self._messages = _chat(self._row, task.format_args.prompt_key)
+        row = self._row
+        key = task.format_args.prompt_key
+        if key not in row:
+            raise KeyError(f"format.prompt_key: the row has no column {key!r}, only {sorted(row)}")
+        messages = row[key]
+        if (
+            isinstance(messages, str)
+            or not isinstance(messages, Iterable)
+            or not all(isinstance(message, Mapping) for message in messages)
+        ):
+            raise TypeError(
+                f"column {key!r} holds {type(messages).__name__}, veRL's rows hold a list of chat messages"
+            )
+        if any(row.get(column) for column in ("images", "videos", "audios")):
+            raise NotImplementedError("verl_workflow takes text; the row has images, videos or audio")
+        self._messages = [dict(message) for message in messages]
         reward = task.reward_fn or VerlReward
         if not issubclass(reward, VerlReward):
             raise TypeError(f"verl_workflow scores with verl_reward, not with {reward.__name__}")
@@ -211,23 +223,6 @@ class VerlWorkflow(Workflow):
             numbers = {name: float(value) for name, value in score.items() if isinstance(value, (int, float))}
             experience.metrics = {**(experience.metrics or {}), **numbers}
         return experiences
-
-
-def _chat(row: Row, key: str) -> list[dict[str, object]]:
-    if key not in row:
-        raise KeyError(f"format.prompt_key: the row has no column {key!r}, only {sorted(row)}")
-    messages = row[key]
-    if (
-        isinstance(messages, str)
-        or not isinstance(messages, Iterable)
-        or not all(isinstance(message, Mapping) for message in messages)
-    ):
-        raise TypeError(
-            f"column {key!r} holds {type(messages).__name__}, veRL's rows hold a list of chat messages"
-        )
-    if any(row.get(column) for column in ("images", "videos", "audios")):
-        raise NotImplementedError("verl_workflow takes text; the row has images, videos or audio")
-    return [dict(message) for message in messages]
 
 
 @functools.lru_cache(maxsize=4)

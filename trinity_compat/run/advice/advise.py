@@ -40,7 +40,11 @@ def advise(source: Source, options: RunOptions, question: Question, *, name: str
     Raises UserError for a launch that no mode can run, and for one without answers to generate.
     """
     base = plan_source(source, options, cwd=Path.cwd()).spec
-    _refuse_without_answers(base)
+    if base.rows or base.mode in ("bench", "serve", "train"):
+        raise UserError(
+            "this launch generates no answers to train on: it has one side, and no mode to choose",
+            hint="advise is for launches that sample answers (main_ppo and its asynchronous relatives)",
+        )
     if (gpus := gpus_of(base)) > _MOST_GPUS:
         raise UserError(f"{gpus} GPUs: advise is for {_MOST_GPUS} at most", hint="--gpus N gives fewer")
     modes = Modes(source, options, base, gpus)
@@ -138,14 +142,6 @@ def _of_memory(found: ModeMemory, card_gib: float | None) -> Iterator[str]:
             "" if not card_gib else "; fits" if need <= card_gib else f"; does not fit in {card_gib:.0f} GiB"
         )
         yield f"memory    {side}: about {need:.0f} GiB of a GPU{fit}{best}"
-
-
-def _refuse_without_answers(spec: RunSpec) -> None:
-    if spec.rows or spec.mode in ("bench", "serve", "train"):
-        raise UserError(
-            "this launch generates no answers to train on: it has one side, and no mode to choose",
-            hint="advise is for launches that sample answers (main_ppo and its asynchronous relatives)",
-        )
 
 
 def place(own: Schedule) -> str:

@@ -128,7 +128,12 @@ def all_in_turns(
     """
     turns = modes.in_turns() or modes.base
     facts = replace(facts, utilization=estimates.utilization(turns.verl))
-    return [_stock(modes, facts, seed, turns), *_turn_modes(modes, facts, seed, limits)]
+    # Stock veRL's turns on the launch's GPUs, with the engines of `turns`.
+    width = _width(turns)
+    schedule = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
+    found = facts.simulated(schedule, seed, turn_s=facts.turn_s(replace(modes.base, offloads=False)))
+    memory = saving(facts, schedule, turns.verl, keeps=True)
+    return [ModeAdvice(STOCK, None, schedule, found, memory=memory), *_turn_modes(modes, facts, seed, limits)]
 
 
 def _turn_modes(modes: Modes, facts: Facts, seed: int, limits: Sequence[int]) -> Iterator[ModeAdvice]:
@@ -148,15 +153,6 @@ def _turn_modes(modes: Modes, facts: Facts, seed: int, limits: Sequence[int]) ->
         found = facts.simulated(placed, seed, turn_s=facts.turn_s(spec))
         memory = saving(facts, placed, spec.verl, keeps=not spec.offloads)
         yield ModeAdvice(title, words, placed, found, memory=memory)
-
-
-def _stock(modes: Modes, facts: Facts, seed: int, turns: RunSpec) -> ModeAdvice:
-    """Return stock veRL's turns on the launch's GPUs, with the engines of ``turns``."""
-    width = _width(turns)
-    schedule = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
-    found = facts.simulated(schedule, seed, turn_s=facts.turn_s(replace(modes.base, offloads=False)))
-    memory = saving(facts, schedule, turns.verl, keeps=True)
-    return ModeAdvice(STOCK, None, schedule, found, memory=memory)
 
 
 def as_words(sets: Sequence[str]) -> list[str]:

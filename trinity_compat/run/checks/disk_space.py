@@ -155,14 +155,10 @@ def _checkpoints(spec: RunSpec, steps: int) -> float | None:
         return 0.0
     kept = value_at(spec.verl, "trainer.max_actor_ckpt_to_keep")
     count = min(-(-steps // every), int(kept) + 1 if kept else steps)
-    size = _parameters(from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path"))))
+    # The number of parameters by the size of the files, two bytes each; None without files.
+    stored = _stored(from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path"))))
+    size = None if stored is None else stored / 2
     return None if size is None else count * size * 4.0 * _ADAM
-
-
-def _parameters(model: Path) -> float | None:
-    """Return the number of parameters by the size of the files, two bytes each; None without files."""
-    stored = _stored(model)
-    return None if stored is None else stored / 2
 
 
 def _stored(model: Path) -> float | None:

@@ -71,7 +71,14 @@ def examine(folder: Path) -> Iterator[Check]:
         yield from _disk(folder, device)
         yield from _ports()
         yield from _limits()
-        yield from _leftovers()
+        # Find weights in shared memory and folders of Ray that runs ended by SIGKILL have left.
+        old = time.time() - _OLD_S
+        places = [*Path("/dev/shm").glob(f"trinity-compat-{os.getuid()}-*"), *Path("/tmp").glob("tc-ray-*")]
+        user = pwd.getpwuid(os.getuid()).pw_name
+        leftovers = [path for path in places if path.lstat().st_mtime < old and path.owner() == user]
+        if leftovers:
+            found = f"{len(leftovers)} folders of runs that were killed, older than a day"
+            yield Check("leftovers", "note", found, f"rm -r {' '.join(map(str, leftovers[:8]))}")
         yield from address.result()
         yield _wandb()
         yield from platform.result()
@@ -249,17 +256,6 @@ def _limits() -> Iterator[Check]:
     if soft < _NEEDED_FILES:
         found = f"{soft}; Ray's processes want {_NEEDED_FILES} and more"
         yield Check("open files", "note", found, f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}")
-
-
-def _leftovers() -> Iterator[Check]:
-    """Find weights in shared memory and folders of Ray that runs ended by SIGKILL have left."""
-    old = time.time() - _OLD_S
-    places = [*Path("/dev/shm").glob(f"trinity-compat-{os.getuid()}-*"), *Path("/tmp").glob("tc-ray-*")]
-    user = pwd.getpwuid(os.getuid()).pw_name
-    leftovers = [path for path in places if path.lstat().st_mtime < old and path.owner() == user]
-    if leftovers:
-        found = f"{len(leftovers)} folders of runs that were killed, older than a day"
-        yield Check("leftovers", "note", found, f"rm -r {' '.join(map(str, leftovers[:8]))}")
 
 
 def _ports() -> Iterator[Check]:

@@ -56,7 +56,10 @@ def key_of(error: BaseException, section: str, keys: Iterable[str]) -> str:
     ``keys``: every key of the configuration, with its sections.
     """
     text = str(error)
-    if override := _overriding(error):
+    # The key that verl's update_model_config was setting (one call per mapping), or "".
+    frames = [frame.tb_frame for frame in _frames(_innermost(error).__traceback__)]
+    at = [str(each.f_locals.get("key")) for each in frames if each.f_code.co_name == "update_model_config"]
+    if override := (".".join(["override_config", *at]) if at else ""):
         return f"{'critic' if section.startswith('critic') else 'actor_rollout_ref'}.model.{override}"
     if found := _FULL_KEY.search(text):
         section = found[1].strip()
@@ -66,13 +69,6 @@ def key_of(error: BaseException, section: str, keys: Iterable[str]) -> str:
     if section in known and not any(key.startswith(f"{section}.") for key in known):
         return section
     return _mentioned(f"{text} {_source_line(error)}", section, known) or section
-
-
-def _overriding(error: BaseException) -> str:
-    """Return the key that verl's update_model_config was setting (one call per mapping), or ""."""
-    frames = [frame.tb_frame for frame in _frames(_innermost(error).__traceback__)]
-    at = [str(each.f_locals.get("key")) for each in frames if each.f_code.co_name == "update_model_config"]
-    return ".".join(["override_config", *at]) if at else ""
 
 
 def _innermost(error: BaseException) -> BaseException:

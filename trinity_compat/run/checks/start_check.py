@@ -57,7 +57,26 @@ def check(plan: RunPlan, record: LaunchRecord, *, execute: bool) -> StartReport:
     """
     native = plan.spec.device == detect_device()
     # Without this a rerun that continues from a checkpoint would pay the check's seconds again.
-    mark = _mark(plan, native, execute)
+    # A digest of the check's inputs: configuration, packages, the models' configurations.
+    spec = plan.spec
+    models = [_stamp(value_at(spec.verl, key), plan.cwd) for key in _MODELS]
+    models += [_stamp(entry.path, plan.cwd) for entry in teacher_entries(spec.verl)]
+    rests_on = [
+        spec.verl,
+        spec.device,
+        spec.mode,
+        spec.explorers,
+        native,
+        execute,
+        models,
+        media_held(spec.verl, plan.cwd),
+        [optional_packages.version(n) for n in _JUDGES],
+        [asdict(each) for each in spec.plugins],
+        [_digests(each) for each in spec.plugins],
+    ]
+    # Another vLLM may answer otherwise.
+    rests_on.append(os.environ.get(VLLM_ELSEWHERE))
+    mark = blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
     report = _kept_report(plan, mark) or _new_report(plan, execute=execute, native=native)
     report.native, report.mark = native, mark
     report.changed = list(map(str, upstream_symbols.changed_in_untested()))
@@ -99,29 +118,6 @@ def _kept_report(plan: RunPlan, mark: str) -> StartReport | None:
         return kept if kept.mark == mark and kept.versions else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _mark(plan: RunPlan, native: bool, execute: bool) -> str:
-    """Return a digest of the check's inputs: configuration, packages, the models' configurations."""
-    spec = plan.spec
-    models = [_stamp(value_at(spec.verl, key), plan.cwd) for key in _MODELS]
-    models += [_stamp(entry.path, plan.cwd) for entry in teacher_entries(spec.verl)]
-    rests_on = [
-        spec.verl,
-        spec.device,
-        spec.mode,
-        spec.explorers,
-        native,
-        execute,
-        models,
-        media_held(spec.verl, plan.cwd),
-        [optional_packages.version(n) for n in _JUDGES],
-        [asdict(each) for each in spec.plugins],
-        [_digests(each) for each in spec.plugins],
-    ]
-    # Another vLLM may answer otherwise.
-    rests_on.append(os.environ.get(VLLM_ELSEWHERE))
-    return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 def _digests(plugin: Plugin) -> list[str]:

@@ -50,11 +50,27 @@ def stages(config: DictConfig, *, registers: bool = False, is_stock: bool = Fals
     yield "actor_rollout_ref.model", lambda: _model(config, built)
     # The last that needs no engine: scripts/judge/stock_verl.py ends with it.
     yield "", lambda: _trainer(config, built)
-    yield from _strategies(config, registers=registers)
+    # Look up the engine that each role names.
+    roles = {_ACTOR: "language_model"}
+    roles |= {"actor_rollout_ref.ref": "language_model"} if need_reference_policy(config) else {}
+    roles |= {"critic": "value_model"} if need_critic(config) else {}
+    for role, kind in roles.items():
+        name = OmegaConf.select(config, f"{role}.strategy")
+        yield f"{role}.strategy", partial(_find_engine, kind, name, registers=registers)
     yield "critic" if need_critic(config) else "", lambda: _workers(built)
     yield from distillation.stages(config)
     yield "actor_rollout_ref", lambda: _actor(config, registers=registers)
-    yield from _algorithm(config)
+    # Look up the names that veRL looks up at its first update.
+    algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
+    mode = actor.policy_loss.get("loss_mode", "vanilla")
+    yield "algorithm.adv_estimator", lambda: _estimator(algorithm)
+    yield f"{_ACTOR}.policy_loss.loss_mode", lambda: core_algos.get_policy_loss_fn(mode)
+    if algorithm.use_kl_in_reward:
+        yield "algorithm.kl_penalty", lambda: _kl_penalty(algorithm.kl_penalty)
+    if actor.use_kl_loss:
+        yield f"{_ACTOR}.kl_loss_type", lambda: _kl_penalty(actor.kl_loss_type)
+    if engine_of(actor.strategy).torch_optim:
+        yield f"{_ACTOR}.optim", lambda: _optimizer(actor)
     yield "actor_rollout_ref.model", lambda: _architecture(config, built.model)
 
 
@@ -68,16 +84,6 @@ def _model(config: DictConfig, built: SimpleNamespace) -> None:
     if config.actor_rollout_ref.model.path == "":  # of an unset variable; veRL raises an IndexError
         raise UserError("actor_rollout_ref.model.path is empty: write the model's folder or its hub's name")
     built.model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
-
-
-def _strategies(config: DictConfig, *, registers: bool) -> Iterator[Stage]:
-    """Look up the engine that each role names."""
-    roles = {_ACTOR: "language_model"}
-    roles |= {"actor_rollout_ref.ref": "language_model"} if need_reference_policy(config) else {}
-    roles |= {"critic": "value_model"} if need_critic(config) else {}
-    for role, kind in roles.items():
-        name = OmegaConf.select(config, f"{role}.strategy")
-        yield f"{role}.strategy", partial(_find_engine, kind, name, registers=registers)
 
 
 class _Reached(Exception):
@@ -188,20 +194,6 @@ def _actor(config: DictConfig, *, registers: bool) -> None:
         teachers = copy.deepcopy(config.get("distillation"))
         actor = copy.deepcopy(config.actor_rollout_ref)
         _Actor(actor, role, teachers, registers=registers).init_model()
-
-
-def _algorithm(config: DictConfig) -> Iterator[Stage]:
-    """Look up the names that veRL looks up at its first update."""
-    algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
-    mode = actor.policy_loss.get("loss_mode", "vanilla")
-    yield "algorithm.adv_estimator", lambda: _estimator(algorithm)
-    yield f"{_ACTOR}.policy_loss.loss_mode", lambda: core_algos.get_policy_loss_fn(mode)
-    if algorithm.use_kl_in_reward:
-        yield "algorithm.kl_penalty", lambda: _kl_penalty(algorithm.kl_penalty)
-    if actor.use_kl_loss:
-        yield f"{_ACTOR}.kl_loss_type", lambda: _kl_penalty(actor.kl_loss_type)
-    if engine_of(actor.strategy).torch_optim:
-        yield f"{_ACTOR}.optim", lambda: _optimizer(actor)
 
 
 def _estimator(algorithm: DictConfig) -> None:

@@ -66,7 +66,17 @@ class _Examination:
     def report_of_all(self) -> StartReport:
         judges = ("verl",) if self.spec.rows else tuple(_PACKAGES)
         self.report.versions = {name: found for name in judges if (found := _release(name))}
-        spec = self._localised()
+        verl = copied(self.spec.verl)
+        critic = micro_batches.has_critic(verl)
+        for section in ("actor_rollout_ref.model", *(["critic.model"] if critic else [])):
+            key = f"{section}.external_lib"
+            if (library := value_at(verl, key)) and not self.execute:
+                self.report.unchecked.append(f"{key}={library}: not run")
+                put(verl, key, None)
+                self.registers = True
+        stand_ins = models.localise(verl, self.folder, cwd=self.cwd, execute=self.execute, critic=critic)
+        self.report.stand_ins = dict(stand_ins)
+        spec = replace(self.spec, verl=verl)
         register_legacy()
         if spec.device == "cpu":
             cpu_engine.register()  # as the workers do when they meet
@@ -78,19 +88,6 @@ class _Examination:
         if config is not None and passed and spec.rows is None:
             self._explorer(config, spec)
         return self.report
-
-    def _localised(self) -> RunSpec:
-        verl = copied(self.spec.verl)
-        critic = micro_batches.has_critic(verl)
-        for section in ("actor_rollout_ref.model", *(["critic.model"] if critic else [])):
-            key = f"{section}.external_lib"
-            if (library := value_at(verl, key)) and not self.execute:
-                self.report.unchecked.append(f"{key}={library}: not run")
-                put(verl, key, None)
-                self.registers = True
-        stand_ins = models.localise(verl, self.folder, cwd=self.cwd, execute=self.execute, critic=critic)
-        self.report.stand_ins = dict(stand_ins)
-        return replace(self.spec, verl=verl)
 
     def _plugins(self) -> bool:
         """Return whether every plugin of the run can be loaded. A dry run loads none."""

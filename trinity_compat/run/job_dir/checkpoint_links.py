@@ -83,7 +83,9 @@ class CheckpointLinks:
         if not self._each or self._folder is None:
             return
         try:
-            self._drop_dead(self._folder)
+            for link in (*self._folder.glob("global_step_*"), self._folder / MARKER):
+                if link.is_symlink() and not link.exists() and _is_of_a_run(link):
+                    link.unlink()
             for path in _written(self._job.root):
                 self._link(self._folder / path.name, path)
         except OSError as error:
@@ -99,11 +101,6 @@ class CheckpointLinks:
             self._tell_once(link, f"checkpoints: {link} existed before and is kept; this run's is {path}")
             return
         link.symlink_to(path)
-
-    def _drop_dead(self, folder: Path) -> None:
-        for link in (*folder.glob("global_step_*"), folder / MARKER):
-            if link.is_symlink() and not link.exists() and _is_of_a_run(link):
-                link.unlink()
 
     def _tell_once(self, about: Path, text: str) -> None:
         if about not in self._told:

@@ -133,7 +133,13 @@ class JobDir:
     def load_spec(self) -> RunSpec:
         """The spec of the run that lies here. Raises UserError when there is none."""
         if not self.root.exists():
-            raise UserError(f"{self.root} does not exist", hint=self._near())
+            # A hint: the neighbouring job with the most similar name, else all of them.
+            jobs = sorted(path.parts[-3] for path in self.root.parent.glob("*/config/run.json"))
+            listed = ", ".join(jobs[:_JOBS]) + (", …" if len(jobs) > _JOBS else "")
+            raise UserError(
+                f"{self.root} does not exist",
+                hint=question(nearest(self.root.name, jobs)) or (f"there are {listed}" if jobs else None),
+            )
         if not self.spec_path.exists():
             raise UserError(
                 f"{self.root} is not a job directory: config/run.json is missing", hint=self._inside()
@@ -147,12 +153,6 @@ class JobDir:
         if file is not None and not file.exists():
             raise UserError(f"{self.root} has no database yet ({file}): its run has not started")
         return spec
-
-    def _near(self) -> str | None:
-        """Return a hint: the neighbouring job with the most similar name, else all of them."""
-        jobs = sorted(path.parts[-3] for path in self.root.parent.glob("*/config/run.json"))
-        listed = ", ".join(jobs[:_JOBS]) + (", …" if len(jobs) > _JOBS else "")
-        return question(nearest(self.root.name, jobs)) or (f"there are {listed}" if jobs else None)
 
     def _inside(self) -> str | None:
         """Return a hint with the jobs inside the folder, those of a run in stages."""

@@ -90,7 +90,26 @@ class Progress:
                 self._complain = time.monotonic() + _QUIET_S
                 self._say(f"(the database cannot be read just now: {error})")
             return
-        self._show(snapshot)
+        fresh = [row for row in snapshot.rows if row.step not in self._rows]
+        self._rows.update({row.step: row for row in fresh})
+        merged = _with_rows(snapshot, list(self._rows.values()))
+        if self._seen and not merged.validation:  # read from the new rows only
+            merged = replace(merged, validation=self._seen.validation)
+        self._seen = merged
+        if self._live:
+            self._live.update(panel(merged), refresh=True)
+            return
+        for row in fresh:
+            self._say(now_line(_with_rows(snapshot, [row])))
+        for who in merged.participants:
+            note = str(who.detail.get("note") or "")
+            if note and note != self._notes.get(who.name):
+                self._say(f"{label(who)} {note}")
+            self._notes[who.name] = note
+        states = phases(merged)
+        if states != self._states or time.monotonic() - self._spoken > _QUIET_S:
+            self._states = states
+            self._say(now_line(merged))
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
         """Return the last heartbeat of a participant on this machine."""
@@ -116,31 +135,6 @@ class Progress:
             self._live.console.print(Text.from_ansi(text), soft_wrap=True)
         else:
             say(text, self._out)
-
-    def _show(self, snapshot: Snapshot) -> None:
-        fresh = [row for row in snapshot.rows if row.step not in self._rows]
-        self._rows.update({row.step: row for row in fresh})
-        merged = _with_rows(snapshot, list(self._rows.values()))
-        if self._seen and not merged.validation:  # read from the new rows only
-            merged = replace(merged, validation=self._seen.validation)
-        self._seen = merged
-        if self._live:
-            self._live.update(panel(merged), refresh=True)
-            return
-        for row in fresh:
-            self._say(now_line(_with_rows(snapshot, [row])))
-        self._tell_states(merged)
-
-    def _tell_states(self, snapshot: Snapshot) -> None:
-        for who in snapshot.participants:
-            note = str(who.detail.get("note") or "")
-            if note and note != self._notes.get(who.name):
-                self._say(f"{label(who)} {note}")
-            self._notes[who.name] = note
-        states = phases(snapshot)
-        if states != self._states or time.monotonic() - self._spoken > _QUIET_S:
-            self._states = states
-            self._say(now_line(snapshot))
 
     def _say(self, text: str) -> None:
         self._spoken = time.monotonic()
@@ -178,17 +172,13 @@ def say(text: str, out: TextIO | None = None) -> None:
 def panel(snapshot: Snapshot) -> RenderableType:
     """The live display: a bar, the two sides, the latest steps."""
     validation = Text("  ".join(f"{name} {value:.3f}" for name, value in snapshot.validation.items()))
-    return Group(_bar(snapshot), _sides(snapshot), _steps(snapshot), validation)
-
-
-def _bar(snapshot: Snapshot) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     r, total = snapshot.updates_per_step, snapshot.total
     updates = f"{snapshot.step * r}/{total * r if total else '?'}"
     remaining = "" if snapshot.left_s is None else f"   about {age(snapshot.left_s)} left"
     done = f"veRL step {snapshot.step}/{total or '?'}   Trinity updates {updates}{remaining}"
     grid.add_row(ProgressBar(total=total or 1, completed=snapshot.step, width=40), done)
-    return grid
+    return Group(grid, _sides(snapshot), _steps(snapshot), validation)
 
 
 def _sides(snapshot: Snapshot) -> RenderableType:

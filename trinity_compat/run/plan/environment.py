@@ -48,7 +48,9 @@ def _filled(value: object, path: Path, env: Mapping[str, str], fields: Resolver 
         return [_filled(part, (*path, position), env, fields) for position, part in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
-    if _names_variables(value):
+    # Whether `text` has interpolations, and all of them are variables that hold no secret.
+    names = [match[2] for match in _ANY.finditer(value)]
+    if bool(names) and all(name and not is_secret(name) for name in names):
         text = resolved_alone(value, env)
     elif fields and not any(map(is_secret, _NAMED.findall(value))):
         text = _of_field(value, path, fields)
@@ -71,15 +73,6 @@ def _of_field(value: str, path: Path, fields: Resolver) -> object:
 
 def _dotted(path: Path) -> str:
     return ".".join(map(str, path))
-
-
-def _names_variables(text: str) -> bool:
-    """Return whether ``text`` has interpolations, and all of them are variables that hold no secret.
-
-    Others are veRL's own, of keys that are carried for it.
-    """
-    names = [match[2] for match in _ANY.finditer(text)]
-    return bool(names) and all(name and not is_secret(name) for name in names)
 
 
 def _typed(text: str, written: str, path: str) -> object:

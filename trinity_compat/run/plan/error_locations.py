@@ -39,18 +39,11 @@ def relocate_errors(source: Source, sets: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if _is_open(error.where, source) and _head(error.message).partition(" ")[0] not in _fields_set(sets):
+        if (
+            error.where is None or (not error.where.line and error.where.file == source.record.get("yaml"))
+        ) and _head(error.message).partition(" ")[0] not in {text.partition("=")[0] for text in sets}:
             error.message, error.where = in_file(error.message, source)
         raise
-
-
-def _is_open(where: Where | None, source: Source) -> bool:
-    """Return whether no place is known but perhaps the YAML as a whole."""
-    return where is None or (not where.line and where.file == source.record.get("yaml"))
-
-
-def _fields_set(sets: Sequence[str]) -> set[str]:
-    return {text.partition("=")[0] for text in sets}
 
 
 def in_file(message: str, source: Source) -> tuple[str, Where | None]:
@@ -59,7 +52,14 @@ def in_file(message: str, source: Source) -> tuple[str, Where | None]:
     The place is None where a script has none.
     """
     if "yaml" not in source.record:
-        return _in_script(message, source.record)
+        key = _head(message)
+        names = [
+            name for known in (key, *_keys_of_setting(key)) for name in words_about(source.record, known)
+        ]
+        if not names:  # what the launch leaves to veRL's default is at the launch itself
+            is_key = _PATH.fullmatch(key) and message[len(key) :].startswith("=")
+            return message, place(source.record, (key,)) if is_key else None
+        return message.replace(key, names[-1], 1), place(source.record, names[-1:])
     text = _in_user_spelling(message, source)
     return text, Where(str(source.record["yaml"]), _line_of(text, source))
 
@@ -100,15 +100,6 @@ def pinned_names(name: str) -> tuple[str, ...]:
     """The pinned release's names of a key that an older one may have."""
     row = row_for(name, "ppo_trainer")
     return (name, *(row.targets(name) if row else ()))
-
-
-def _in_script(message: str, record: LaunchRecord) -> tuple[str, Where | None]:
-    key = _head(message)
-    names = [name for known in (key, *_keys_of_setting(key)) for name in words_about(record, known)]
-    if not names:  # what the launch leaves to veRL's default is at the launch itself
-        is_key = _PATH.fullmatch(key) and message[len(key) :].startswith("=")
-        return message, place(record, (key,)) if is_key else None
-    return message.replace(key, names[-1], 1), place(record, names[-1:])
 
 
 def _head(message: str) -> str:

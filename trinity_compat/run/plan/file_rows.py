@@ -83,7 +83,12 @@ def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None
     """
     if rows is None and experts is None:
         return micro_batches.of_answers(verl)
-    _check_one_update(verl, experts)
+    if experts and verl.batches.train != verl.batches.mini:
+        raise UserError(
+            f"{ACTOR}.ppo_mini_batch_size={verl.batches.mini}: sample_strategy mix makes one update per"
+            f" step, of all its {verl.batches.train} tasks",
+            hint="leave it out",
+        )
     group = verl.batches.group
     number = (verl.batches.train or 0) * group + (experts.each_step if experts else 0)
     unit = group if rows else 1
@@ -98,15 +103,6 @@ def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None
 
 
 _CUTS = (*micro_batches.UPDATES, *micro_batches.LOG_PROBS)
-
-
-def _check_one_update(verl: VerlView, experts: ExpertSpec | None) -> None:
-    if experts and verl.batches.train != verl.batches.mini:
-        raise UserError(
-            f"{ACTOR}.ppo_mini_batch_size={verl.batches.mini}: sample_strategy mix makes one update per"
-            f" step, of all its {verl.batches.train} tasks",
-            hint="leave it out",
-        )
 
 
 def line(rows: RowsSpec) -> str:

@@ -65,7 +65,9 @@ def refuse_overruled(source: Source, sets: Sequence[str], planned: Planner, writ
 def _refuse(given: Tree) -> None:
     """Raises UserError for the first field that a run here cannot follow."""
     for path, value in given.items():
-        if _is_of_idle_buffer(path, given):
+        # Whether a field belongs to a further buffer whose path was not read.
+        buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
+        if buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given:
             raise UserError(
                 f"{path}={_shown(value)}: this run does not read that buffer",
                 hint="leave it out, or write algorithm.sample_strategy: mix",
@@ -75,12 +77,6 @@ def _refuse(given: Tree) -> None:
             raise UserError(f"{path}={_shown(value)}: {fate.why}", hint=fate.hint)
 
 
-def _is_of_idle_buffer(path: str, given: Tree) -> bool:
-    """Return whether a field belongs to a further buffer whose path was not read."""
-    buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
-    return buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given
-
-
 def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str], written: Tree | None) -> RunPlan:
     """The plan with a note for each key of the YAML, or of ``--set``, that has no effect on any run.
 
@@ -88,7 +84,9 @@ def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str], writte
     """
     by_hand = _is_by_hand(source)
     unread = {**plan.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
-    unread |= _unused_reasoning_parser(plan, source, sets)
+    # The reasoning parser, where nothing of the run uses chat completions.
+    parser = {**values_of(source.config), **_fields_set(sets)}.get(_THOUGHTS)
+    unread |= {_THOUGHTS: parser} if parser and not has_chats(plan.spec.verl, plan.spec.mode) else {}
     given = {path: value for path, value in unread.items() if not _is_idle(path, value, written or {})}
     if by_hand or written is None:
         _refuse(given)
@@ -107,12 +105,6 @@ def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree
     config = environment.filled(source.config, os.environ) if by_hand else source.config
     values = {**values_of(config), **_fields_set(sets)}
     return {p: v for p, v in values.items() if (_has_no_effect(p) if by_hand else p == _ALGORITHM)}
-
-
-def _unused_reasoning_parser(plan: RunPlan, source: Source, sets: Sequence[str]) -> Tree:
-    """The reasoning parser, where nothing of the run uses chat completions."""
-    parser = {**values_of(source.config), **_fields_set(sets)}.get(_THOUGHTS)
-    return {_THOUGHTS: parser} if parser and not has_chats(plan.spec.verl, plan.spec.mode) else {}
 
 
 def _is_idle(path: str, value: object, written: Tree) -> bool:

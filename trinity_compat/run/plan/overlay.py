@@ -69,7 +69,10 @@ class Overlay:
             if why := _DECIDED.get(key.lstrip("+")):
                 raise UserError(f"--set {key}={value}: {why}", hint="leave it out")
             if key == USE_V1:
-                key, value = _trainer_named(value)
+                # Our setting, and its value, that veRL's switch between its two trainers stands for.
+                if not isinstance(value, bool):
+                    raise UserError(f"--set {USE_V1}={value}: it may be True or False")
+                key, value = (SETTINGS["trainer"].key, "v1" if value else "v0")
             if own := own_setting(key):
                 trinity[own] = value
             else:
@@ -107,13 +110,6 @@ def own_setting(key: str) -> str | None:
             hint=question(nearest(name, SETTINGS)) or f"use one of {', '.join(SETTINGS)}",
         )
     return f"{verl_from_trinity.compat_path(TARGETS[0])}.{name}"
-
-
-def _trainer_named(value: object) -> tuple[str, str]:
-    """Return our setting, and its value, that veRL's switch between its two trainers stands for."""
-    if not isinstance(value, bool):
-        raise UserError(f"--set {USE_V1}={value}: it may be True or False")
-    return SETTINGS["trainer"].key, "v1" if value else "v0"
 
 
 def is_trinity_only(text: str) -> bool:

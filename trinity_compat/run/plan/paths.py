@@ -45,7 +45,12 @@ def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
     if options.job:
         return job_dir.resolved(options.job, cwd)
     root, own = _root_and_names(config)
-    is_place = _is_of_launch(config) and root.parts[-len(own.parts) :] == own.parts
+    # Whether translate wrote the file.
+    compat = compat_of(config)
+    kept = (*(compat.get("verl") or {}), *(compat.get("stands_for") or {}))
+    is_place = (from_launch(config) or "trainer.default_local_dir" in kept) and root.parts[
+        -len(own.parts) :
+    ] == own.parts
     return job_dir.resolved(root if is_place else root / own, cwd)
 
 
@@ -59,16 +64,6 @@ def job_that_set_renames(config: Tree, file: Tree, options: RunOptions, cwd: Pat
     if unnamed == place or JobDir(place).exists() or not JobDir(unnamed).exists():
         return []
     return [f"note: --set names another job than {unnamed}: `--job {unnamed}` goes on with that one"]
-
-
-def _is_of_launch(config: Tree) -> bool:
-    """Return whether translate wrote the file.
-
-    Also for one of the supervised trainers, whose launches name the folder.
-    """
-    compat = compat_of(config)
-    kept = (*(compat.get("verl") or {}), *(compat.get("stands_for") or {}))
-    return from_launch(config) or "trainer.default_local_dir" in kept
 
 
 def _root_and_names(config: Tree) -> tuple[Path, Path]:

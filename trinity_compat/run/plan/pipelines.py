@@ -43,7 +43,16 @@ def with_operators(
     registered = registered_in(plugins)
     checked = [_operator(plain(each), number, registered) for number, each in enumerate(given)]
     operators = [_with_service(each, number, trinity, cwd) for number, each in enumerate(checked)]
-    _check_run(verl, explorers)
+    if explorers > 1:
+        raise UserError(
+            f"{OPERATORS}: one explorer takes a batch through them, and the run has {explorers}",
+            hint="leave --explorers out; explorer.rollout_model.engine_num gives one explorer more engines",
+        )
+    if value_at(verl.tree, "algorithm.adv_estimator") == "remax":
+        raise UserError(
+            f"{OPERATORS}: remax compares with a greedy answer that they would not see",
+            hint="write another algorithm_type",
+        )
     names = ", ".join(str(each["name"]) for each in operators)
     note = f"experience pipeline: {names}; a step draws tasks until its groups have passed"
     notes = [note, *_unfed(verl, [str(each["name"]) for each in operators])]
@@ -76,19 +85,6 @@ def _with_service(operator: dict[str, object], number: int, trinity: Tree, cwd: 
         return operator
     where = f"{OPERATORS}.{number}.args"
     return {**operator, "args": operator_arguments(section_at(operator, "args"), where, trinity, cwd)}
-
-
-def _check_run(verl: VerlView, explorers: int) -> None:
-    if explorers > 1:
-        raise UserError(
-            f"{OPERATORS}: one explorer takes a batch through them, and the run has {explorers}",
-            hint="leave --explorers out; explorer.rollout_model.engine_num gives one explorer more engines",
-        )
-    if value_at(verl.tree, "algorithm.adv_estimator") == "remax":
-        raise UserError(
-            f"{OPERATORS}: remax compares with a greedy answer that they would not see",
-            hint="write another algorithm_type",
-        )
 
 
 TASKS = "data_processor.task_pipeline"

@@ -23,7 +23,17 @@ def spec_fields(config: Tree, verl: Tree, sync: SyncSpec) -> dict[str, SettingVa
         for name, row in SETTINGS.items()
         if row.field and "." not in row.field
     }
-    _check_over_sampling(config, verl, sync)
+    # Raise UserError where a step takes all of its groups.
+    rate = setting_of(config, "over_sample_rate")
+    filters = [path for path in ("algorithm.filter_groups.enable", PIPELINE) if value_at(verl, path)]
+    if rate and (sync.style == "fixed" or filters):
+        named = "algorithm.filter_groups" if filters[:1] != [PIPELINE] else pipelines.OPERATORS
+        why = "under sync_style fixed" if sync.style == "fixed" else f"with {named}"
+        spelled, value = _written(config, SETTINGS["over_sample_rate"])
+        raise UserError(
+            f"{spelled}: {value}: {why} a step trains all of its own groups, so none can be made later",
+            hint=f"leave it out, or write synchronizer.sync_style: fully_async and no {named.split('.')[-1]}",
+        )
     if fields["staleness_threshold"] is not None and sync.style == "fixed":
         raise UserError(
             f"{SETTINGS['staleness_threshold'].key}: under sync_style fixed the interval and the offset say"
@@ -61,20 +71,6 @@ def _written(config: Tree, setting: RunSetting) -> tuple[str, object]:
         if fallback is not None:
             return setting.fallback, fallback
     return setting.key, _UNSET
-
-
-def _check_over_sampling(config: Tree, verl: Tree, sync: SyncSpec) -> None:
-    """Raise UserError where a step takes all of its groups."""
-    rate = setting_of(config, "over_sample_rate")
-    filters = [path for path in ("algorithm.filter_groups.enable", PIPELINE) if value_at(verl, path)]
-    if rate and (sync.style == "fixed" or filters):
-        named = "algorithm.filter_groups" if filters[:1] != [PIPELINE] else pipelines.OPERATORS
-        why = "under sync_style fixed" if sync.style == "fixed" else f"with {named}"
-        spelled, value = _written(config, SETTINGS["over_sample_rate"])
-        raise UserError(
-            f"{spelled}: {value}: {why} a step trains all of its own groups, so none can be made later",
-            hint=f"leave it out, or write synchronizer.sync_style: fully_async and no {named.split('.')[-1]}",
-        )
 
 
 def scoring_of(config: Tree, verl: Tree) -> ScoringSpec:

@@ -18,7 +18,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.releases import VERL
-from trinity_compat.common.training_engines import TrainingEngine, engine_of
+from trinity_compat.common.training_engines import engine_of
 from trinity_compat.job import runtime_env
 from trinity_compat.job.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 from trinity_compat.run.plan.source import LaunchRecord
@@ -59,7 +59,10 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = Fals
     _check_training_engine(verl, record, elsewhere=elsewhere)
     _check_engine(verl, record)
     if not elsewhere:
-        _check_media(verl, record, cwd)
+        # Check the packages with which veRL opens images; sounds need the processor alone.
+        for kind, where in media_held(verl, cwd).items():
+            if kind in _SEEN:
+                _check_medium(where, place(record, ("data.train_files",)))
 
 
 def _launch_value(record: LaunchRecord, key: str) -> str | None:
@@ -90,14 +93,10 @@ def _where(text: str) -> Where:
 def _check_runtime_env(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
     """Check what a launch adds to Ray's runtime environment: explorer and trainer do not get it from Ray."""
     for key, value, why, hint in runtime_env.faults(runtime_env.of_launch(verl), cwd):
-        where = place(record, _words_below(record, key))
+        # The keys of the launch's words that are `key` or lie below it.
+        names = (word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ()))
+        where = place(record, [name for name in names if name == key or name.startswith(f"{key}.")])
         raise UserError(f"{key}={value} cannot be run decoupled: {why}", where=where, hint=hint)
-
-
-def _words_below(record: LaunchRecord, key: str) -> list[str]:
-    """The keys of the launch's words that are ``key`` or lie below it."""
-    names = (word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ()))
-    return [name for name in names if name == key or name.startswith(f"{key}.")]
 
 
 def check_strategy(config: Tree, verl: Tree, record: LaunchRecord) -> None:
@@ -150,7 +149,9 @@ def _check_whole_groups(verl: VerlView, record: LaunchRecord) -> None:
 
 def _check_training_engine(verl: Tree, record: LaunchRecord, *, elsewhere: bool) -> None:
     """Check that the engine trains on this run's device, and that its packages are installed."""
-    engine = _engine_in(verl)
+    # The engine that veRL builds: the actor's class names it, but FSDP's takes the strategy.
+    of_class = _CLASSES.get(str(value_at(verl, f"{_ACTOR}._target_")).rpartition(".")[2])
+    engine = engine_of(of_class or value_at(verl, f"{_ACTOR}.strategy"))
     chosen = _launch_value(record, "engine")  # of a supervised launch
     key = f"engine={chosen}" if chosen else f"{_ACTOR}.strategy={engine.strategy}"
     fsdp = "engine=fsdp optim=fsdp" if chosen else "model_engine=dp"
@@ -195,12 +196,6 @@ _CLASSES = {
 }
 
 
-def _engine_in(verl: Tree) -> TrainingEngine:
-    """Return the engine that veRL builds: the actor's class names it, but FSDP's takes the strategy."""
-    of_class = _CLASSES.get(str(value_at(verl, f"{_ACTOR}._target_")).rpartition(".")[2])
-    return engine_of(of_class or value_at(verl, f"{_ACTOR}.strategy"))
-
-
 def missing_for_training(verl: Tree) -> list[str]:
     """The packages of the engine that trains which are not installed here."""
     return engine_of(value_at(verl, f"{_ACTOR}.strategy")).missing()
@@ -219,13 +214,6 @@ def _check_engine(verl: Tree, record: LaunchRecord) -> None:
         outcome = fate(name, value, release)
         if outcome.refused:
             raise refusal(name, value, release, outcome, place(record, (f"{SECTION}.{name}",)))
-
-
-def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
-    """Check the packages with which veRL opens images; sounds need the processor alone."""
-    for kind, where in media_held(verl, cwd).items():
-        if kind in _SEEN:
-            _check_medium(where, place(record, ("data.train_files",)))
 
 
 def missing_for_media(verl: Tree, cwd: Path) -> list[str]:

@@ -140,20 +140,16 @@ def _first_placed(
             " reward.custom_reward_function",
         )
     if value_at(verl.tree, POOL):
-        return _on_its_pool(on_vllm, lines, explorers)
+        nodes, each = (on_vllm.size(key) for key in _POOL)
+        width = next(tp for tp in halvings(on_vllm.size(TENSOR_PARALLEL)) if each % tp == 0)
+        engines = served.checked_engines(nodes * each // width, explorers, _WHO)
+        note = f"{nodes * each} GPUs of its own for the reward model ({engines} engine(s) of {width})"
+        added = -(-nodes * each // on_vllm.trainer.gpus_per_node) * on_vllm.trainer.gpus_per_node
+        return RewardModelPlacement(
+            on_vllm.changed({TENSOR_PARALLEL: width}), [*lines, *_lowered(on_vllm, width), note], added=added
+        )
     wanted = asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus)
     return _on_a_share(on_vllm, lines, wanted, explorers, room)
-
-
-def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> RewardModelPlacement:
-    nodes, each = (verl.size(key) for key in _POOL)
-    width = next(tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if each % tp == 0)
-    engines = served.checked_engines(nodes * each // width, explorers, _WHO)
-    note = f"{nodes * each} GPUs of its own for the reward model ({engines} engine(s) of {width})"
-    added = -(-nodes * each // verl.trainer.gpus_per_node) * verl.trainer.gpus_per_node
-    return RewardModelPlacement(
-        verl.changed({TENSOR_PARALLEL: width}), [*lines, *_lowered(verl, width), note], added=added
-    )
 
 
 def _on_a_share(

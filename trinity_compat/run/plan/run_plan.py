@@ -63,6 +63,8 @@ def describe(plan: RunPlan) -> list[str]:
             file_rows.line(spec.rows),
             f"database  {without_passwords(spec.database_url)}",
         ]
+    # Whom the algorithm learns from, where that is another model.
+    named = value_at(spec.verl, TEACHER)
     return [
         f"job       {plan.job.root}",
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
@@ -71,7 +73,7 @@ def describe(plan: RunPlan) -> list[str]:
         f" offset {_both(spec.sync.offset, r)}, {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
         *file_rows.expert_line(spec.experts),
-        *_teacher(spec),
+        *([f"teacher   {named}, in place of the trainer's reference model"] if named else []),
         *_teachers(spec),
         *_reward_model(spec),
     ]
@@ -102,12 +104,6 @@ def _reward_model(spec: RunSpec) -> list[str]:
         f"reward    {value_at(reward, 'reward_model.model_path')}, {engines} vLLM engine(s), {by}",
         *further,
     ]
-
-
-def _teacher(spec: RunSpec) -> list[str]:
-    """Whom the algorithm learns from, where that is another model."""
-    named = value_at(spec.verl, TEACHER)
-    return [f"teacher   {named}, in place of the trainer's reference model"] if named else []
 
 
 def _teachers(spec: RunSpec) -> list[str]:
@@ -143,7 +139,17 @@ def closing_notes(request: RunRequest, verl: VerlView, spec: RunSpec) -> list[st
     replayed = [note] if (note := note_of(request.trinity, spec.replay)) else []
     database = paths.database_note(request.trinity, spec, request.options, request.cwd)
     of_training = [*_filter_note(verl), *_save_freq_note(verl, spec)]
-    of_sampling = [*_sampling_note(verl), *_penalty_note(request, verl)]
+    # Tasksets that are sampled at another temperature than the trainer's.
+    trained, own = value_at(verl.tree, "actor_rollout_ref.rollout.temperature"), value_at(verl.tree, SAMPLING)
+    of_sampling = [
+        *[
+            f"{name} is sampled at temperature {sampling['temperature']}; the trainer takes every answer's"
+            f" log-probabilities at {trained}, the first taskset's"
+            for name, sampling in (own or {}).items()
+            if name.startswith("train/") and sampling.get("temperature", trained) != trained
+        ],
+        *_penalty_note(request, verl),
+    ]
     notes = [] if spec.serve else [*of_training, *_lora_note(verl), *of_sampling]
     rounded = verl_from_trinity.rounded_offset(request.trinity)
     return [*notes, *replayed, *database, *([rounded] if rounded else [])]
@@ -155,17 +161,6 @@ def _lora_note(verl: VerlView) -> list[str]:
     if why is None or value_at(verl.tree, MERGE):
         return []
     return [f"LoRA: each version is a whole model with the adapter merged in ({why})"]
-
-
-def _sampling_note(verl: VerlView) -> list[str]:
-    """Tasksets that are sampled at another temperature than the trainer's."""
-    trained, own = value_at(verl.tree, "actor_rollout_ref.rollout.temperature"), value_at(verl.tree, SAMPLING)
-    return [
-        f"{name} is sampled at temperature {sampling['temperature']}; the trainer takes every answer's"
-        f" log-probabilities at {trained}, the first taskset's"
-        for name, sampling in (own or {}).items()
-        if name.startswith("train/") and sampling.get("temperature", trained) != trained
-    ]
 
 
 def _penalty_note(request: RunRequest, verl: VerlView) -> list[str]:

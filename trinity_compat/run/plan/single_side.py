@@ -44,7 +44,15 @@ def filled(verl: VerlView, config: Tree, *, mode: str, explorers: int, reward: R
     """
     if mode == _EXPLORE:
         return _all_to_explorer(verl, config, explorers, reward)
-    return _all_to_trainer(verl)
+    total = verl.trainer.gpus
+    if why := fault(verl, total):
+        able = [number for number in halvings(total) if not fault(verl, number)]
+        fits = f"{able[0]} GPUs fit" if able else "give it more GPUs or smaller parallel sizes"
+        raise UserError(f"{total} GPUs, all the trainer's (mode: train): {why}", hint=fits)
+    width = verl.rollout.tensor_parallel
+    note = f"{total} GPUs for training, all of the file's cluster (mode: train)"
+    # veRL's configuration names engines too; they are the other file's.
+    return verl.changed(engine_places(1, width)), [note]
 
 
 def _all_to_explorer(verl: VerlView, config: Tree, explorers: int, reward: RewardModelPlacement) -> Step:
@@ -68,18 +76,6 @@ def _all_to_explorer(verl: VerlView, config: Tree, explorers: int, reward: Rewar
     # The trainer is on another cluster: its GPUs there do not count here.
     trainer = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 1}
     return verl.changed({**trainer, **engine_places(each, width)}), [note]
-
-
-def _all_to_trainer(verl: VerlView) -> Step:
-    total = verl.trainer.gpus
-    if why := fault(verl, total):
-        able = [number for number in halvings(total) if not fault(verl, number)]
-        fits = f"{able[0]} GPUs fit" if able else "give it more GPUs or smaller parallel sizes"
-        raise UserError(f"{total} GPUs, all the trainer's (mode: train): {why}", hint=fits)
-    width = verl.rollout.tensor_parallel
-    note = f"{total} GPUs for training, all of the file's cluster (mode: train)"
-    # veRL's configuration names engines too; they are the other file's.
-    return verl.changed(engine_places(1, width)), [note]
 
 
 def fault(verl: VerlView, gpus: int) -> str:

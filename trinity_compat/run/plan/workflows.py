@@ -265,10 +265,14 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
     if not plugin:
         check_arguments(reward, reward_arguments, f"{where}.reward_fn_args")
     _check_format(form, f"{where}.format", plugin=plugin)
+    path = f"{where}.path"
+    found = value_at(trinity, path)
+    if not found:
+        raise UserError(f"{path} is missing: a taskset needs a file, a folder or a dataset's name")
     return Taskset(
         place=where,
         name=str(value_at(trinity, f"{where}.name") or where.rpartition("explorer_input.")[2]),
-        path=str(_needed(trinity, f"{where}.path")),
+        path=str(found),
         workflow=workflow,
         reward=named.reward,
         split=str(value_at(trinity, f"{where}.split") or "train"),
@@ -411,13 +415,6 @@ def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
     # After the names: no package helps against an unknown one.
     if workflow in set(theirs.workflows) - ours:
         check_environment(workflow, where)
-
-
-def _needed(trinity: Tree, path: str) -> object:
-    found = value_at(trinity, path)
-    if not found:
-        raise UserError(f"{path} is missing: a taskset needs a file, a folder or a dataset's name")
-    return found
 
 
 def _section(trinity: Tree, path: str) -> dict[str, object]:

@@ -31,20 +31,16 @@ def _submitted(words: Sequence[str]) -> Invocation | RaySubmission | None:
     entry = submission.entrypoint
     found = find_main(entry) if entry else None
     # No training main, and no script that could start one: this is Ray's.
-    texts = _script_texts(entry, submission.cwd)
+    # The scripts among the words; `folder`: the job's, which may be a URL.
+    named = [word for word in entry if word.endswith((".sh", ".bash"))]
+    files = [Path(place, word) for word in named for place in dict.fromkeys((submission.cwd or ".", "."))]
+    texts = [path.read_text(errors="replace") for path in files if path.is_file()]
     if not found and not any(map(entrypoints.names_training_main, (*texts, *entry))):
         return None
     if found is None or not ray_submit.is_local(submission.address):
         return submission
     where = submission.cwd if submission.cwd and Path(submission.cwd).is_dir() else None
     return replace(found, wrapper=("ray job submit", *found.wrapper), env=submission.env, cwd=where)
-
-
-def _script_texts(words: Sequence[str], folder: str | None) -> list[str]:
-    """Return the scripts among the words; ``folder``: the job's, which may be a URL."""
-    named = [word for word in words if word.endswith((".sh", ".bash"))]
-    files = [Path(place, word) for word in named for place in dict.fromkeys((folder or ".", "."))]
-    return [path.read_text(errors="replace") for path in files if path.is_file()]
 
 
 def _recognized(name: str, words: Sequence[str]) -> Invocation | RaySubmission | None:

@@ -44,13 +44,16 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     added = [Word((WordPart(text),), Where("--set")) for text in words]
     # Last, as Hydra lets the last word win.
     launch = replace(launch, arguments=(*launch.arguments, *added))
+    given = call.options.verl_version
+    release = ["--verl-version", given] if given else []
+    arguments = ["--", *masked(call.arguments)] if call.arguments else []
     translate_options = TranslateOptions(
         verl_version=call.options.verl_version,
         resolve=True,
         environ=environ,
         rules=call.options.rules,
         mains=call.options.mains,
-        command=_command(call),
+        command=shlex.join(["trinity-compat", "translate", "--resolve", *release, call.script, *arguments]),
         folder=str(Path.cwd()),
     )
     translation, text = translate_launch(launch, translate_options)
@@ -69,13 +72,6 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
         environ=call.environ,
     )
     return source, replace(call.options, sets=rest, joined=tuple(words))
-
-
-def _command(call: ScriptCall) -> str:
-    given = call.options.verl_version
-    release = ["--verl-version", given] if given else []
-    arguments = ["--", *masked(call.arguments)] if call.arguments else []
-    return shlex.join(["trinity-compat", "translate", "--resolve", *release, call.script, *arguments])
 
 
 def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str, str]]:

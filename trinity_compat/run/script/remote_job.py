@@ -61,7 +61,15 @@ def submit(ray: Sequence[str], job: RaySubmission) -> int:
             _check_launch(job, call)
             client = _client(job)
             name = job.options.get("--submission-id") or job.options.get("--job-id") or _new_name()
-            words = _words(job, name, _with_package(job.runtime, client), folder, call.options)
+            # The words for `ray`. The runtime environment may hold secrets: it goes by a file.
+            file = folder / f"runtime-env-{os.getpid()}.yaml"
+            file.write_text(json.dumps(_with_package(job.runtime, client), default=str))
+            kept = {key: value for key, value in job.options.items() if key not in ray_submit.RUNTIME}
+            given = ray_submit.words_of({**kept, "--submission-id": name, "--runtime-env": str(file)})
+            first = job.entrypoint[0]
+            python = first if entrypoints.PYTHON.fullmatch(Path(first).name) else "python3"
+            entry = [python, "-m", _ENTRY, *_run_words(call.options), "--", *job.entry_words]
+            words = ["job", "submit", *given, "--", *entry]
             end = LaunchEnd(_wait([*ray, *words], env, client, job, name), None)
         except UserError:
             end = LaunchEnd(2, None)
@@ -109,20 +117,6 @@ def _client(job: RaySubmission) -> JobSubmissionClient:
             f"ray job submit --address {job.address}: {error}",
             hint="the address is that of the cluster's dashboard: http://HEAD:8265",
         ) from None
-
-
-def _words(
-    job: RaySubmission, name: str, runtime: Mapping[str, object], folder: Path, options: RunOptions
-) -> list[str]:
-    """Return the words for ``ray``. The runtime environment may hold secrets: it goes by a file."""
-    file = folder / f"runtime-env-{os.getpid()}.yaml"
-    file.write_text(json.dumps(runtime, default=str))
-    kept = {key: value for key, value in job.options.items() if key not in ray_submit.RUNTIME}
-    given = ray_submit.words_of({**kept, "--submission-id": name, "--runtime-env": str(file)})
-    first = job.entrypoint[0]
-    python = first if entrypoints.PYTHON.fullmatch(Path(first).name) else "python3"
-    entry = [python, "-m", _ENTRY, *_run_words(options), "--", *job.entry_words]
-    return ["job", "submit", *given, "--", *entry]
 
 
 def _run_words(options: RunOptions) -> Iterator[str]:

@@ -17,7 +17,6 @@ from trinity_compat.run.run import run_source
 from trinity_compat.run.script import shared_folder, shim, slurm_job
 from trinity_compat.run.script.invocation import Invocation
 from trinity_compat.run.script.launch_source import source_of
-from trinity_compat.run.script.shared_folder import ScriptCall
 from trinity_compat.run.supervise.children import die_of_ctrl_c, die_with_parent
 from trinity_compat.verl_config.effective import as_tree, effective_config
 
@@ -41,7 +40,11 @@ def run_captured(found: Invocation) -> int:
         try:
             slurm_job.check_task(call.environ)
             slurm_job.join_ray()
-            end = _run(found, call)
+            version = call.options.verl_version
+            if (code := _handle_hydra_flags(found.module, found.arguments, version)) is not None:
+                end = LaunchEnd(code, None)
+            else:
+                end = run_source(*source_of(found, call))
         except UserError:
             end = LaunchEnd(2, None)
             raise
@@ -57,13 +60,6 @@ def in_its_folder(found: Invocation) -> Invocation:
     return replace(found, cwd=str(Path.cwd()))
 
 
-def _run(found: Invocation, call: ScriptCall) -> LaunchEnd:
-    version = call.options.verl_version
-    if (code := _handle_hydra_flags(found.module, found.arguments, version)) is not None:
-        return LaunchEnd(code, None)
-    return run_source(*source_of(found, call))
-
-
 def _handle_hydra_flags(module: str, arguments: Sequence[str], version: str | None) -> int | None:
     """Print the configuration for ``--cfg``, refuse ``--multirun``; returns None for a launch to run."""
     if any(word in ("--multirun", "-m") for word in arguments):
@@ -75,16 +71,14 @@ def _handle_hydra_flags(module: str, arguments: Sequence[str], version: str | No
     shown = next((word for word in arguments if word in ("--cfg", "-c") or word.startswith("--cfg=")), None)
     if shown is None:
         return None
-    _print_config(module, [word for word in arguments if not _is_flag(word)], version)
+    # Composed by our own reading: Hydra would import the training main, and with it torch.
+    launch = read_argv(
+        ["python3", "-m", module, *[word for word in arguments if not _is_flag(word)]]
+    ).launches[0]
+    tree = as_tree(effective_config(launch, version=version))
+    print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")
     return 0
 
 
 def _is_flag(word: str) -> bool:
     return word in ("--cfg", "-c", "job", "all", "hydra", "--resolve") or word.startswith("--cfg=")
-
-
-def _print_config(module: str, arguments: Sequence[str], version: str | None) -> None:
-    # Composed by our own reading: Hydra would import the training main, and with it torch.
-    launch = read_argv(["python3", "-m", module, *arguments]).launches[0]
-    tree = as_tree(effective_config(launch, version=version))
-    print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")

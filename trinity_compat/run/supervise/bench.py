@@ -82,7 +82,12 @@ class BenchWatch(StandaloneWatch):
             if mark != self._marks.get(step):
                 self._marks[step] = mark
                 say(line(step, self.metrics().get(step, {})))
-        self._tell_place()
+        for who in self.of(ROLE):
+            place = who.detail.get("step")
+            fresh = place != self._told[0] or time.monotonic() - self._told[1] > _TELL_EVERY_S
+            if who.state == "running" and fresh and who.detail.get("rows"):
+                self._told = place, time.monotonic()
+                say(f"step {place}: {who.detail['rows']} rows to answer")
 
     def metrics(self) -> dict[int, dict[str, float]]:
         """Return the metrics of the chosen checkpoints, by step."""
@@ -91,14 +96,6 @@ class BenchWatch(StandaloneWatch):
 
     def _read_marks(self) -> dict[int, object]:
         return {step: BENCHED.at(step).get(self.buffer) for step in self.steps}
-
-    def _tell_place(self) -> None:
-        for who in self.of(ROLE):
-            place = who.detail.get("step")
-            fresh = place != self._told[0] or time.monotonic() - self._told[1] > _TELL_EVERY_S
-            if who.state == "running" and fresh and who.detail.get("rows"):
-                self._told = place, time.monotonic()
-                say(f"step {place}: {who.detail['rows']} rows to answer")
 
 
 def line(step: int, metrics: Mapping[str, float]) -> str:

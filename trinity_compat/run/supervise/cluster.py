@@ -117,7 +117,10 @@ def local_ray(
         try:
             with file_modes.umask(umask):
                 address = _started(options, folder, gpus, cpus)
-            yield Cluster(address, tuple(_daemons()))
+            below = psutil.Process().children(recursive=True)
+            yield Cluster(
+                address, tuple([process for process in below if process.name() in ("raylet", "gcs_server")])
+            )
         finally:
             with contextlib.suppress(Exception):
                 ray.shutdown()
@@ -184,11 +187,6 @@ def _started(options: Tree, folder: Path, gpus: int | None, cpus: int, *, again:
             f" Ray's logs {lie} {folder}",
         ) from error
     return str(context.address_info["gcs_address"])
-
-
-def _daemons() -> list[psutil.Process]:
-    below = psutil.Process().children(recursive=True)
-    return [process for process in below if process.name() in ("raylet", "gcs_server")]
 
 
 def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0) -> dict[str, object]:

@@ -109,7 +109,11 @@ def _command(plan: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
     if plan.spec.own_cluster:
         extra = (*extra, f"--{plan.spec.mode}")
     if role != "trainer":
-        _log_apart(env, name)
+        # Change the environment's run ids and log file, which are the trainer's: two writers would mix steps.
+        for run in _RUN_IDS:
+            env.pop(run, None)
+        if path := env.get(_FILE_LOGGER):
+            env[_FILE_LOGGER] = str(Path(path).with_stem(f"{Path(path).stem}_{name}"))
     python_command.share_cores(env)
     argv = python_command.of_module(f"trinity_compat.{side}", str(job.root), *extra)
     return ProcessCommand(
@@ -121,14 +125,6 @@ def _command(plan: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
         cwd=str(plan.run_cwd),
         umask=job.umask,
     )
-
-
-def _log_apart(env: dict[str, str], name: str) -> None:
-    """Change the environment's run ids and log file, which are the trainer's: two writers would mix steps."""
-    for run in _RUN_IDS:
-        env.pop(run, None)
-    if path := env.get(_FILE_LOGGER):
-        env[_FILE_LOGGER] = str(Path(path).with_stem(f"{Path(path).stem}_{name}"))
 
 
 def supervise_sides(

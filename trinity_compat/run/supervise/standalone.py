@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity_compat.buffer import open_buffer
@@ -64,15 +63,12 @@ class ServeWatch(StandaloneWatch):
         """Called at every poll."""
         for who in self.of(SERVE):
             if who.state == "running" and who.pid not in self._before:
-                self._tell(who.detail)
-
-    def _tell(self, detail: Mapping[str, object]) -> None:
-        at, note = (detail.get("address"), detail.get("step")), detail.get("note")
-        if at != self._at:
-            say(serving_line(*at))
-        if note and note != self._note:
-            say(f"note: {note}")
-        self._at, self._note = at, note
+                at, note = (who.detail.get("address"), who.detail.get("step")), who.detail.get("note")
+                if at != self._at:
+                    say(serving_line(*at))
+                if note and note != self._note:
+                    say(f"note: {note}")
+                self._at, self._note = at, note
 
 
 def serving_line(address: object, step: object) -> str:

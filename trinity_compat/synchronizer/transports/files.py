@@ -199,7 +199,13 @@ class Reader:
 
         They are mapped: copy them for use after the context. Raises WeightsDamaged.
         """
-        index = _index(file)
+        try:
+            text = (Path(file.path) / _INDEX).read_bytes()
+        except OSError as error:
+            raise WeightsDamaged(f"weights {file.path} can't be read: {error.strerror}") from error
+        if (digest := xxhash.xxh3_128(text).hexdigest()) != file.digest:
+            raise WeightsDamaged(f"weights {file.path} are not what was published (index {digest})")
+        index: _Index = json.loads(text)
         with contextlib.ExitStack() as locked:
             held, wrong = self._held(file, index, locked)
             if wrong:  # a mapping may have been changed by the loader of the former content
@@ -230,17 +236,6 @@ class Reader:
         part.lock(fcntl.LOCK_SH)
         locks.callback(part.unlock)
         return part
-
-
-def _index(file: WeightFile) -> _Index:
-    try:
-        text = (Path(file.path) / _INDEX).read_bytes()
-    except OSError as error:
-        raise WeightsDamaged(f"weights {file.path} can't be read: {error.strerror}") from error
-    if (digest := xxhash.xxh3_128(text).hexdigest()) != file.digest:
-        raise WeightsDamaged(f"weights {file.path} are not what was published (index {digest})")
-    index: _Index = json.loads(text)
-    return index
 
 
 def _why(error: Exception) -> str:

@@ -165,7 +165,10 @@ class WeightGroup:
                 self._put(f"{meeting.transfer}/{len(headers) - 1}", headers[-1])
                 self._broadcast(bucket, limits.next())
             self._put(f"{meeting.transfer}/{len(headers)}", "")
-            self._await_confirmations(meeting, limits.next())
+            until = limits.next()
+            words = [self._word(f"rank/{rank}", until) for rank in range(1, self._world)]
+            if wrong := [word for word in words if word != _OK]:
+                raise WeightsDamaged(f"version {meeting.version} did not arrive whole: {wrong[0]}")
         except Exception:
             with contextlib.suppress(TransferFailed):  # end the others' wait for the next bucket
                 self._put(f"{meeting.transfer}/{len(headers)}", _BROKEN)
@@ -278,11 +281,6 @@ class WeightGroup:
         if self._transfer and self._store.check([key]):
             why = self._get(key, time.monotonic() + 1)
             raise LoadFailed(why) if self.rank == 0 else TransferFailed(why)
-
-    def _await_confirmations(self, meeting: Rendezvous, until: float) -> None:
-        words = [self._word(f"rank/{rank}", until) for rank in range(1, self._world)]
-        if wrong := [word for word in words if word != _OK]:
-            raise WeightsDamaged(f"version {meeting.version} did not arrive whole: {wrong[0]}")
 
     def _word(self, key: str, until: float) -> str:
         """Wait for a value of a rank, unless some rank reports that it can't continue."""

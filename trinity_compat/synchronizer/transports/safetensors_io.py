@@ -102,7 +102,15 @@ class PartWriter:
         nbytes = len(header) + sum(tensor.nbytes for _, tensor in ordered)
         old = self._take_spare(spare, path, nbytes) if spare else None
         if old is None:
-            return WeightPart(path.name, nbytes, _write(path, pieces))
+            # Write a new file without mapping, so that its pages are not zeroed first; return the digest.
+            digest = xxhash.xxh3_128()
+            with path.open("wb", buffering=0) as file:
+                for piece in pieces:
+                    chunk = memoryview(piece.cpu().numpy())
+                    digest.update(chunk)
+                    while chunk:
+                        chunk = chunk[file.write(chunk) :]
+            return WeightPart(path.name, nbytes, digest.hexdigest())
         try:
             return WeightPart(path.name, nbytes, old.fill(pieces))
         finally:
@@ -123,18 +131,6 @@ class PartWriter:
     def forget(self) -> None:
         """Close deleted files."""
         self._mapped = {identity: file for identity, file in self._mapped.items() if not file.gone()}
-
-
-def _write(path: Path, pieces: Iterable[torch.Tensor]) -> str:
-    """Write a new file without mapping, so that its pages are not zeroed first; return the digest."""
-    digest = xxhash.xxh3_128()
-    with path.open("wb", buffering=0) as file:
-        for piece in pieces:
-            chunk = memoryview(piece.cpu().numpy())
-            digest.update(chunk)
-            while chunk:
-                chunk = chunk[file.write(chunk) :]
-    return digest.hexdigest()
 
 
 def _header(tensors: Iterable[Named]) -> bytearray:

@@ -61,7 +61,19 @@ class MixTrainer(TrinityRayPPOTrainer):
         return self._kept(scored, len(batch), ("ref_log_prob",))
 
     def _updated(self, batch: DataProto) -> DataProto:
-        mixed = self._mixed(batch)
+        # All rows of the update, with the columns that its losses read.
+        mixed = self._all_of(batch)
+        assert self._experts is not None
+        answers, experts = len(batch), len(self._experts)
+        for name in (*_ZEROS, _WEIGHTS):
+            if name in batch.batch:
+                of_answers = batch.batch[name]
+                none = of_answers.new_full((experts, *of_answers.shape[1:]), float(name == _WEIGHTS))
+                mixed.batch[name] = torch.cat([of_answers, self._experts.batch.get(name, none)])
+        is_expert = torch.arange(answers + experts) >= answers
+        mixed.batch["expert_mask"] = is_expert
+        mixed.batch["step"] = torch.full((len(mixed),), self.global_steps)
+        mixed.batch[COUNTS] = counts_of(mixed.batch["response_mask"], is_expert)
         if self.config.trainer.balance_batch:
             self._balance_batch(mixed, metrics={})
         mixed.meta_info["global_token_num"] = mixed.batch["attention_mask"].sum(-1).tolist()
@@ -98,22 +110,6 @@ class MixTrainer(TrinityRayPPOTrainer):
             for name in names:
                 self._experts.batch[name] = scored.batch[name][answers:]
         return scored[:answers]
-
-    def _mixed(self, batch: DataProto) -> DataProto:
-        """All rows of the update, with the columns that its losses read."""
-        mixed = self._all_of(batch)
-        assert self._experts is not None
-        answers, experts = len(batch), len(self._experts)
-        for name in (*_ZEROS, _WEIGHTS):
-            if name in batch.batch:
-                of_answers = batch.batch[name]
-                none = of_answers.new_full((experts, *of_answers.shape[1:]), float(name == _WEIGHTS))
-                mixed.batch[name] = torch.cat([of_answers, self._experts.batch.get(name, none)])
-        is_expert = torch.arange(answers + experts) >= answers
-        mixed.batch["expert_mask"] = is_expert
-        mixed.batch["step"] = torch.full((len(mixed),), self.global_steps)
-        mixed.batch[COUNTS] = counts_of(mixed.batch["response_mask"], is_expert)
-        return mixed
 
 
 def counts_of(mask: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:

@@ -99,7 +99,16 @@ class StoredRollouts:
         For validation the stored answers to its rows; each row of a task gets that task's next answer.
         """
         if batch.meta_info.get("validate"):
-            return self._validation(batch)
+            answers = self.trainer.validation_answers()
+            taken: Counter[int] = Counter()
+            chosen = []
+            for task_no in map(int, batch.non_tensor_batch[TASK_NO]):
+                of_task = answers[task_no].experiences
+                chosen.append(of_task[taken[task_no] % len(of_task)])
+                taken[task_no] += 1
+            out = to_dataproto(chosen, self.trainer.widths(chosen))
+            out.meta_info.pop("timing")
+            return out
         groups = self.trainer.claimed(int(batch.meta_info["global_steps"])).groups
         n = self.trainer.runs
         if is_uneven(groups):
@@ -117,18 +126,6 @@ class StoredRollouts:
         out = to_dataproto(experiences, self.trainer.widths(experiences))
         self.trainer.multi_modal.add(out, [group.task for group in groups])
         out.non_tensor_batch |= task_columns(groups)
-        return out
-
-    def _validation(self, batch: DataProto) -> DataProto:
-        answers = self.trainer.validation_answers()
-        taken: Counter[int] = Counter()
-        chosen = []
-        for task_no in map(int, batch.non_tensor_batch[TASK_NO]):
-            of_task = answers[task_no].experiences
-            chosen.append(of_task[taken[task_no] % len(of_task)])
-            taken[task_no] += 1
-        out = to_dataproto(chosen, self.trainer.widths(chosen))
-        out.meta_info.pop("timing")
         return out
 
 

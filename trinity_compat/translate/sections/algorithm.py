@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity_compat.common.releases import TRINITY_OLD
@@ -179,7 +178,14 @@ def _kl_term(view: LaunchView, term: KlTerm) -> Derived:
         yield PathValue(term.function, "none", (term.switch,))
         return
     yield PathValue(term.function, _kl_name(view, term), (term.switch, term.estimate))
-    yield from _kl_verdict(view, term)
+    name = str(view.value(term.estimate, term.default))
+    if name not in KL:
+        runs = name.removesuffix("+") in KL
+        reason = (
+            f"{'Trinity has no' if runs else 'neither Trinity nor veRL has a'} KL estimate {name!r}; "
+            f"the YAML says {_kl_name(view, term)} for Trinity-RFT"
+        )
+        yield Verdict(term.estimate, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
     yield term.coefficient.put(view.number(term.coefficient.key, 0.001))
 
 
@@ -189,17 +195,6 @@ def _kl_name(view: LaunchView, term: KlTerm) -> str:
     return KL.get(name.removesuffix("+"), "low_var_kl")
 
 
-def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
-    name = str(view.value(term.estimate, term.default))
-    if name not in KL:
-        runs = name.removesuffix("+") in KL
-        reason = (
-            f"{'Trinity has no' if runs else 'neither Trinity nor veRL has a'} KL estimate {name!r}; "
-            f"the YAML says {_kl_name(view, term)} for Trinity-RFT"
-        )
-        yield Verdict(term.estimate, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
-
-
 @derivation
 def policy_loss(view: LaunchView) -> Derived:
     """Write policy_loss_fn and all its arguments: a partial dictionary would replace the defaults."""
@@ -207,7 +202,18 @@ def policy_loss(view: LaunchView) -> Derived:
     known = LOSSES.keys() if not view.old_trinity else _OLD_LOSSES
     function = LOSSES[mode if mode in known else "vanilla"]
     yield PathValue(POLICY_LOSS, function.name, (LOSS_MODE,))
-    yield from _clips(view, function)
+    # The clip ranges that Trinity's function takes; veRL's common one for a side without its own.
+    common = CLIPS[0].key
+    for clip in CLIPS:
+        name = clip.path.rpartition(".")[2]
+        given = view.value(clip.key)
+        if name not in function.signature:
+            what = "dual clip" if clip is DUAL_CLIP else "common range: its two bounds are written"
+            yield Verdict(clip.key, Status.NO_EFFECT, f"{function.name} has no {what}", "TC026")
+        elif given is not None:
+            yield clip.put(view.number(clip.key))
+        elif "clip_range" not in function.signature:
+            yield PathValue(clip.path, view.number(common), (common,))
     mode_of_sum = view.choice(AGGREGATION.key, AGGREGATIONS)
     yield PathValue(f"{POLICY_LOSS}_args.loss_agg_mode", mode_of_sum, (AGGREGATION.key,))
     yield AGGREGATION.put(mode_of_sum)
@@ -221,21 +227,6 @@ def policy_loss(view: LaunchView) -> Derived:
 def _named(mode: str) -> str:
     """Name veRL's mode in words; Trinity's sapo is another function than veRL's."""
     return f"like veRL's {mode!r}" if mode in FUNCTIONS["policy_loss_fn"] else repr(mode)
-
-
-def _clips(view: LaunchView, function: RegisteredFunction) -> Iterator[PathValue | Verdict]:
-    """Yield the clip ranges that Trinity's function takes; veRL's common one for a side without its own."""
-    common = CLIPS[0].key
-    for clip in CLIPS:
-        name = clip.path.rpartition(".")[2]
-        given = view.value(clip.key)
-        if name not in function.signature:
-            what = "dual clip" if clip is DUAL_CLIP else "common range: its two bounds are written"
-            yield Verdict(clip.key, Status.NO_EFFECT, f"{function.name} has no {what}", "TC026")
-        elif given is not None:
-            yield clip.put(view.number(clip.key))
-        elif "clip_range" not in function.signature:
-            yield PathValue(clip.path, view.number(common), (common,))
 
 
 @derivation

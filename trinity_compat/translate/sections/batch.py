@@ -157,7 +157,15 @@ def intervals(view: LaunchView) -> Derived:
     yield PathValue(EVAL_INTERVAL, interval, (TEST,), note)
     path = WARMUP_STEPS[view.old_trinity]
     yield PathValue(path, warmup * view.step, (WARMUP,), _times(view, WARMUP, warmup))
-    yield from _kept(view)
+    actor, critic = view.value(KEEP_ACTOR), view.value(KEEP_CRITIC)
+    if actor:
+        yield PathValue(KEPT, view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
+    if critic != actor:
+        yield Verdict(
+            KEEP_CRITIC,
+            Status.UNSUPPORTED_UPSTREAM,
+            "Trinity keeps as many of the critic's checkpoints as of the actor's",
+        )
     if test > 0 or view.flag("trainer.val_before_train", True):
         yield notice(
             "TW006",
@@ -191,18 +199,6 @@ def _times(view: LaunchView, key: str, value: int) -> str | None:
     if value <= 0 or view.step == 1:
         return None
     return f"{view.note_text(key, value)} × updates_per_step={view.step}"
-
-
-def _kept(view: LaunchView) -> Iterator[PathValue | Verdict]:
-    actor, critic = view.value(KEEP_ACTOR), view.value(KEEP_CRITIC)
-    if actor:
-        yield PathValue(KEPT, view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
-    if critic != actor:
-        yield Verdict(
-            KEEP_CRITIC,
-            Status.UNSUPPORTED_UPSTREAM,
-            "Trinity keeps as many of the critic's checkpoints as of the actor's",
-        )
 
 
 @derivation

@@ -65,7 +65,9 @@ def _training(view: LaunchView, files: list[str], names: set[str]) -> Iterator[d
         return
     taskset = _taskset(view, files, names, "")
     taskset["rollout_args"] = {"temperature": view.number(f"{ARR}.rollout.temperature", 1.0)}
-    yield taskset | {SELECTORS[view.old_trinity]: _order_of(view)}
+    order: dict[str, object] = {"selector_type": "shuffle" if view.flag(SHUFFLE, True) else "sequential"}
+    order["seed"] = view.integer(SEED, NO_SEED)
+    yield taskset | {SELECTORS[view.old_trinity]: order}
 
 
 def _evaluation(view: LaunchView, file: str, names: set[str]) -> dict[str, object]:
@@ -166,12 +168,6 @@ def _name(view: LaunchView, file: str, names: set[str], suffix: str) -> str:
         unique, number = f"{base}_{number}{suffix}", number + 1
     names.add(unique)
     return unique
-
-
-def _order_of(view: LaunchView) -> dict[str, object]:
-    order: dict[str, object] = {"selector_type": "shuffle" if view.flag(SHUFFLE, True) else "sequential"}
-    order["seed"] = view.integer(SEED, NO_SEED)
-    return order
 
 
 @way_back

@@ -118,16 +118,12 @@ def ppo_loss(
     upper = plain.maximum(bounded)
     values = upper.where(advantages >= 0, upper.minimum(-advantages * clip_ratio_c))
     if enable_sequence_masking:
-        values = values * ~_strayed(log_ratio, tokens, delta_sequence_masking)
+        # Bad tokens of answers whose mean KL from the old policy exceeds `delta`.
+        away = (-log_ratio.where(tokens.mask, 0.0)).sum(-1, keepdim=True) / (
+            tokens.mask.sum(-1, keepdim=True) + 1e-10
+        )
+        values = values * ~((tokens.advantages < 0) & (away > delta_sequence_masking))
     return Loss(values, clipped=bounded > plain)
-
-
-def _strayed(log_ratio: Tensor, tokens: Tokens, delta: float) -> Tensor:
-    """Return bad tokens of answers whose mean KL from the old policy exceeds ``delta``."""
-    away = (-log_ratio.where(tokens.mask, 0.0)).sum(-1, keepdim=True) / (
-        tokens.mask.sum(-1, keepdim=True) + 1e-10
-    )
-    return (tokens.advantages < 0) & (away > delta)
 
 
 # GSPO: the ratio of the whole answer, clipped for all its tokens at once.

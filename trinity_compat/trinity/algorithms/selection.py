@@ -74,7 +74,12 @@ def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, 
 
 def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str, object]:
     """Return dotted keys of the pinned veRL for an ``algorithm`` section. Raises as ``choose``."""
-    functions = choose(_with_reference(section), skip)
+    # The section with the reference model that DPO needs.
+    without = section.get("kl_loss_fn") in ("none", None)
+    functions = choose(
+        {**section, "kl_loss_fn": "k2"} if section.get("algorithm_type") == "dpo" and without else section,
+        skip,
+    )
     keys: dict[str, object] = {}
     for chosen in functions.values():
         keys |= _keys(chosen)
@@ -112,15 +117,6 @@ def _scored_by_the_reference(functions: Mapping[Kind, SelectedFunction]) -> dict
         f"{control}.type": "fixed",
         f"{control}.kl_coef": 0.0,
     }
-
-
-def _with_reference(section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the section with the reference model that DPO needs.
-
-    Trinity takes no "none" for DPO's KL term, and uses k2 then (algorithm.py: DPOAlgorithm.check_config).
-    """
-    without = section.get("kl_loss_fn") in ("none", None)
-    return {**section, "kl_loss_fn": "k2"} if section.get("algorithm_type") == "dpo" and without else section
 
 
 def schema_of(section: Mapping[str, Any]) -> Schema:
@@ -183,14 +179,11 @@ def _wanted(parameter: Parameter, value: object) -> str | None:
     """Return the expected type if ``value`` does not have it; None if it has, or isn't known yet."""
     if isinstance(value, str) and "${" in value:
         return None
-    kinds = _kinds(parameter.annotation)
-    return None if any(_is(value, kind) for kind in kinds) else " or ".join(_words(kind) for kind in kinds)
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
+    annotation = parameter.annotation
     # A choice of literals or none is typing's Union, other ones are the language's.
     several = isinstance(annotation, UnionType) or get_origin(annotation) is Union
-    return get_args(annotation) if several else (annotation,)
+    kinds = get_args(annotation) if several else (annotation,)
+    return None if any(_is(value, kind) for kind in kinds) else " or ".join(_words(kind) for kind in kinds)
 
 
 def _is(value: object, kind: Any) -> bool:

@@ -123,7 +123,11 @@ def scalar(value: object) -> str:
     if isinstance(value, float):
         return _float(float(value))
     if isinstance(value, str):
-        return _string(value)
+        if _PLAIN.fullmatch(value) and value.lower() not in _WORDS_THAT_MEAN_SOMETHING_ELSE:
+            return value
+        if "\\" not in value and all(0x20 <= ord(c) < 0x7F for c in value) and plain(value) == value:
+            return "'" + value.replace("'", "''") + "'"
+        return '"' + "".join(map(_escaped, value)).replace("##[", "#\\x23[") + '"'
     raise TypeError(f"no YAML form for {value!r} of type {type(value).__name__}")
 
 
@@ -135,14 +139,6 @@ def _float(value: float) -> str:
     text = repr(value)
     mantissa, mark, exponent = text.partition("e")
     return f"{mantissa}.0e{exponent}" if mark and "." not in mantissa else text
-
-
-def _string(value: str) -> str:
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS_THAT_MEAN_SOMETHING_ELSE:
-        return value
-    if "\\" not in value and all(0x20 <= ord(c) < 0x7F for c in value) and plain(value) == value:
-        return "'" + value.replace("'", "''") + "'"
-    return '"' + "".join(map(_escaped, value)).replace("##[", "#\\x23[") + '"'
 
 
 def _escaped(char: str) -> str:

@@ -35,19 +35,18 @@ def stages_of(config: Mapping[str, object]) -> list[Stage]:
     sections = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
     names = [str(section.get("stage_name") or "") for section in sections]
     for number, name in enumerate(names):
-        _check(f"stages.{number}.stage_name", name, names[:number])
+        # Raise UserError for a name that cannot be a folder: a stage's job is a folder in that of the run.
+        path = f"stages.{number}.stage_name"
+        if not _NAME.fullmatch(name) or name in _OF_A_JOB:
+            raise UserError(
+                f"{path}={name!r}: each stage has a folder of this name in the run's own",
+                hint="write letters, digits, _, . and - that name nothing else there",
+            )
+        if name in names[:number]:
+            raise UserError(
+                f"{path}={name}: an earlier stage has this name", hint="give each a name of its own"
+            )
     return [_stage(config, number, name, sections[number]) for number, name in enumerate(names)]
-
-
-def _check(path: str, name: str, earlier: list[str]) -> None:
-    """Raise UserError for a name that cannot be a folder: a stage's job is a folder in that of the run."""
-    if not _NAME.fullmatch(name) or name in _OF_A_JOB:
-        raise UserError(
-            f"{path}={name!r}: each stage has a folder of this name in the run's own",
-            hint="write letters, digits, _, . and - that name nothing else there",
-        )
-    if name in earlier:
-        raise UserError(f"{path}={name}: an earlier stage has this name", hint="give each a name of its own")
 
 
 def _stage(config: Mapping[str, object], number: int, name: str, section: Mapping[str, object]) -> Stage:

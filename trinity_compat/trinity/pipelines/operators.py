@@ -253,10 +253,6 @@ def check(name: object, arguments: object, where: str, registered: Set[str]) -> 
         inspect.signature(OPERATORS[name]).bind(**arguments)
     except TypeError as error:
         raise UserError(f"{where}.args of {name}: {error}") from error
-    _check_values(arguments, where)
-
-
-def _check_values(arguments: Mapping[str, Any], where: str) -> None:
     for key in ("threshold", "correct_threshold"):
         _check_number(arguments.get(key, 0.0), f"{where}.args.{key}")
     rules = arguments.get("reward_shaping_configs") or []

@@ -134,7 +134,9 @@ def _chains(parts: Sequence[TrainableRow]) -> list[TrainableRow]:
     """Join rows while each prompt begins with all tokens before it."""
     rows = [*parts[:1]]
     for after in parts[1:]:
-        if _goes_on(rows[-1], after):
+        whole = rows[-1]
+        before = [*whole.prompt_ids, *whole.response_ids]
+        if after.task == whole.task and after.prompt_ids[: len(before)] == before:
             rows[-1] = _appended(rows[-1], after)
         else:
             rows.append(after)
@@ -202,11 +204,6 @@ def _number(value: Any, name: str) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"an experience's {name} is not a number that a float holds ({error})") from error
-
-
-def _goes_on(whole: TrainableRow, after: TrainableRow) -> bool:
-    before = [*whole.prompt_ids, *whole.response_ids]
-    return after.task == whole.task and after.prompt_ids[: len(before)] == before
 
 
 def _appended(whole: TrainableRow, after: TrainableRow) -> TrainableRow:

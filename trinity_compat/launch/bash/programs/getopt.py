@@ -48,7 +48,21 @@ def getopt(sh: Shell, given: ParsedOptions) -> int | None:
     long = {name.rstrip(":"): name.count(":") for name in names if name}
     if short.startswith("-"):  # words in their order among the options
         return None
-    found = _read(words, short, long)
+    found, rest = _Found(), list(words)
+    while rest:
+        word = rest.pop(0)
+        text = text_of(word)
+        if text == "--":
+            break
+        if text.startswith("--") and long:
+            _long(word, rest, long, found)
+        elif text.startswith("-") and text != "-":
+            _letters(word, rest, short.lstrip("+"), found)
+        else:
+            found.others.append(word)
+            if short.startswith("+"):
+                break
+    found.others += rest
     if not given.has("Q"):
         _print(sh, found, quoted=not (old or given.has("u")))
     return found.status
@@ -71,25 +85,6 @@ def _print(sh: Shell, found: _Found, *, quoted: bool) -> None:
     for word in found.others:
         out += shown(word)
     sh.write_line(tuple(out))
-
-
-def _read(words: list[Value], short: str, long: dict[str, int]) -> _Found:
-    found, rest = _Found(), list(words)
-    while rest:
-        word = rest.pop(0)
-        text = text_of(word)
-        if text == "--":
-            break
-        if text.startswith("--") and long:
-            _long(word, rest, long, found)
-        elif text.startswith("-") and text != "-":
-            _letters(word, rest, short.lstrip("+"), found)
-        else:
-            found.others.append(word)
-            if short.startswith("+"):
-                break
-    found.others += rest
-    return found
 
 
 def _long(word: Value, rest: list[Value], long: dict[str, int], found: _Found) -> None:

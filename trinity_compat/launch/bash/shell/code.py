@@ -64,7 +64,16 @@ def run_unit(sh: Shell, unit: ParsedText) -> int:
     with sh.nested():
         statements, problem = tree.parse(unit.source, sh.budget)
         before, sh.unit = sh.unit, unit
-        _warn_of_encoding(sh, unit)
+        # Line ends and marks of Windows' editors; a mark makes a command that nobody has of the first line.
+        end = unit.source.find(f"{CARRIAGE_RETURN}\n".encode())
+        if end >= 0:
+            message = "lines end in CR LF: bash reads the carriage return as part of the last word"
+            sh.warn(
+                "TP005", f"{message} (dos2unix removes it)", unit.line(unit.source.count(b"\n", 0, end) + 1)
+            )
+        if unit.source.startswith(codecs.BOM_UTF8):
+            message = "begins with a byte order mark, which bash reads as part of the first word"
+            sh.warn("TP006", f"{message}: save it as UTF-8 without one", unit.line(1))
         try:
             sh.status = 0 if not statements else sh.status
             dropped = 0
@@ -81,17 +90,6 @@ def run_unit(sh: Shell, unit: ParsedText) -> int:
             sh.warn("TP001", f"bash stops here: {problem.message}", unit.line(problem.line), "error")
             sh.status = 2
     return sh.status
-
-
-def _warn_of_encoding(sh: Shell, unit: ParsedText) -> None:
-    """Line ends and marks of Windows' editors; a mark makes a command that nobody has of the first line."""
-    end = unit.source.find(f"{CARRIAGE_RETURN}\n".encode())
-    if end >= 0:
-        message = "lines end in CR LF: bash reads the carriage return as part of the last word"
-        sh.warn("TP005", f"{message} (dos2unix removes it)", unit.line(unit.source.count(b"\n", 0, end) + 1))
-    if unit.source.startswith(codecs.BOM_UTF8):
-        message = "begins with a byte order mark, which bash reads as part of the first word"
-        sh.warn("TP006", f"{message}: save it as UTF-8 without one", unit.line(1))
 
 
 def run_script_unit(sh: Shell, unit: ParsedText) -> int:

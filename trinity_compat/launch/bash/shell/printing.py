@@ -127,27 +127,23 @@ class _Format:
         if kind in "sqb":
             text = quoted_for_eval(text) if kind == "q" else text
             if kind == "b":
-                text, stop = echo_escapes(_octal_without_zero(text))
+                text, stop = echo_escapes(re.sub(r"(?<!\\)((?:\\\\)*)\\([1-7][0-7]{0,2})", r"\1\\0\2", text))
                 self.stopped = self.stopped or stop
             return text if precision is None else text[: int(precision or 0)]
         if kind == "c":
             return text[:1]
         if kind.endswith("T"):
             return clock.strftime(kind[1:-2], clock.epoch_or_now(self.sh, text))
-        return _numeric(kind, flags, precision, text)
-
-
-def _numeric(kind: str, flags: str, precision: str | None, text: str) -> str:
-    form = "%" + "".join(sorted(set(flags) - {"-", "0"}))
-    digits = f".{min(int(precision or 0), 400)}" if precision is not None else ""
-    if kind in "fFeEgGaA":
-        kind = kind if kind not in "aA" else "g"
-        return (form + digits + kind) % _float(text)
-    number = _integer(text)
-    if kind in "xXou" and number < 0:
-        number += 1 << 64
-    text = (form + digits + {"u": "d", "i": "d"}.get(kind, kind)) % number if kind in "diuxXo" else ""
-    return text.replace("0o", "0", 1)  # of %#o
+        form = "%" + "".join(sorted(set(flags) - {"-", "0"}))
+        digits = f".{min(int(precision or 0), 400)}" if precision is not None else ""
+        if kind in "fFeEgGaA":
+            kind = kind if kind not in "aA" else "g"
+            return (form + digits + kind) % _float(text)
+        number = _integer(text)
+        if kind in "xXou" and number < 0:
+            number += 1 << 64
+        text = (form + digits + {"u": "d", "i": "d"}.get(kind, kind)) % number if kind in "diuxXo" else ""
+        return text.replace("0o", "0", 1)  # of %#o
 
 
 def _float(text: str) -> float:
@@ -178,8 +174,3 @@ def _padded(text: str, size: int, flags: str, kind: str) -> str:
         sign = text[0] if text[:1] in ("-", "+", " ") else ""
         return sign + text[len(sign) :].rjust(size - len(sign), "0")
     return text.rjust(size)
-
-
-def _octal_without_zero(text: str) -> str:
-    r"""Write ``\101`` as ``\0101``: ``printf`` takes both."""
-    return re.sub(r"(?<!\\)((?:\\\\)*)\\([1-7][0-7]{0,2})", r"\1\\0\2", text)

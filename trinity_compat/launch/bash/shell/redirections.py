@@ -36,7 +36,14 @@ def run(sh: Shell, statement: Node, command: Callable[[Shell, Node], int]) -> in
             if word != "1":  # `>&2`, `>&-`: not where a substitution or a file would read it
                 target, sh.stdout = None, None
     if not statement.get("Cmd"):
-        return _only_redirections(sh, stdin, stdout, target)
+        # `> file` makes it empty; `$(< file)` is its content.
+        content = sh.stdin
+        sh.stdin, sh.stdout = stdin, stdout
+        if target and target[0]:
+            sh.files.write(target[0], (), append=target[1])
+        elif content is not None and content != stdin:
+            sh.write(content)
+        return 0
     try:
         return command(sh, statement)
     finally:
@@ -44,19 +51,6 @@ def run(sh: Shell, statement: Node, command: Callable[[Shell, Node], int]) -> in
         sh.stdin, sh.stdout = stdin, stdout
         if target and target[0] and written is not None:
             sh.files.write(target[0], tuple(written), append=target[1])
-
-
-def _only_redirections(
-    sh: Shell, stdin: Value | None, stdout: list[TextPiece] | None, target: tuple[str, bool] | None
-) -> int:
-    """``> file`` makes it empty; ``$(< file)`` is its content."""
-    content = sh.stdin
-    sh.stdin, sh.stdout = stdin, stdout
-    if target and target[0]:
-        sh.files.write(target[0], (), append=target[1])
-    elif content is not None and content != stdin:
-        sh.write(content)
-    return 0
 
 
 def _output_path(sh: Shell, redirection: Node) -> str:

@@ -168,7 +168,11 @@ class _Parser:
             op = self._peek()
             if place is not None and op in ASSIGN:
                 self.at += 1
-                return self._assign(place, op)
+                before = 0 if op == "=" else self._value(place)  # read before the right side changes it
+                right = self.assignment()
+                value = right if op == "=" else self._apply(op[:-1], before, right)
+                self._store(place, value)
+                return value
             self.at = start
             return self.ternary()
         finally:
@@ -183,13 +187,6 @@ class _Parser:
         self.at += 1
         name, _, index = token.partition("[")
         return AssignmentTarget(name, index if kind == "element" else None)
-
-    def _assign(self, place: AssignmentTarget, op: str) -> int:
-        before = 0 if op == "=" else self._value(place)  # read before the right side changes it
-        right = self.assignment()
-        value = right if op == "=" else self._apply(op[:-1], before, right)
-        self._store(place, value)
-        return value
 
     def _store(self, place: AssignmentTarget, value: int) -> None:
         if not self.silent:

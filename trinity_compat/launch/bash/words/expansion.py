@@ -290,17 +290,13 @@ def _expansion(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
             sh.files.written[path] = process_output(sh, unit, part)
         return [Segment(path, where, quoted=True)]
     if kind == "ExtGlob":
-        return _extended_pattern(sh, unit, part, where)
+        # `@(a|b)`. The parser leaves its words as text, so that what is expanded in them isn't known.
+        text = part["Op"] + part["Pattern"]["Value"] + ")"
+        if any(char in text for char in "$`'\""):
+            sh.warn("TP109", f"an expansion or a quote within {text} is not read", where)
+            return [Segment("", where, UnknownPiece(text, where), quoted=True)]
+        return _with_backslashes(unit, text, where)
     return [Segment(unit.text(part), where, UnknownPiece(unit.text(part), where), quoted=True)]
-
-
-def _extended_pattern(sh: Shell, unit: ParsedText, part: Node, where: Where) -> Segs:
-    """``@(a|b)``. The parser leaves its words as text, so that what is expanded in them isn't known."""
-    text = part["Op"] + part["Pattern"]["Value"] + ")"
-    if any(char in text for char in "$`'\""):
-        sh.warn("TP109", f"an expansion or a quote within {text} is not read", where)
-        return [Segment("", where, UnknownPiece(text, where), quoted=True)]
-    return _with_backslashes(unit, text, where)
 
 
 def process_output(sh: Shell, unit: ParsedText, part: Node) -> Value:

@@ -163,21 +163,17 @@ def replace_matches(
         return ""  # bash asks for the star before it matches anything against an empty value
     sequence = glob(pattern)
     if anchor:
-        return _at_edge(text, sequence, new, anchor, budget)
+        if anchor == "#":
+            ends = Matcher(text, budget).ends(sequence, {0})
+            return _filled(new, text[: max(ends)]) + text[max(ends) :] if ends else text
+        ends = Matcher(text[::-1], budget).ends(mirrored(sequence), {0})
+        at = len(text) - max(ends, default=0)
+        return text[:at] + _filled(new, text[at:]) if ends else text
     return _scan(text, sequence, new, everywhere, budget)
 
 
 def _filled(new: list[str | None], matched: str) -> str:
     return "".join(matched if piece is None else piece for piece in new)
-
-
-def _at_edge(text: str, sequence: Sequence, new: list[str | None], anchor: str, budget: Budget) -> str:
-    if anchor == "#":
-        ends = Matcher(text, budget).ends(sequence, {0})
-        return _filled(new, text[: max(ends)]) + text[max(ends) :] if ends else text
-    ends = Matcher(text[::-1], budget).ends(mirrored(sequence), {0})
-    at = len(text) - max(ends, default=0)
-    return text[:at] + _filled(new, text[at:]) if ends else text
 
 
 def _scan(text: str, sequence: Sequence, new: list[str | None], everywhere: bool, budget: Budget) -> str:

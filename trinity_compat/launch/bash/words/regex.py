@@ -82,11 +82,8 @@ class _Parser:
                 raise BadExpression("unmatched [")
             self.at = found[1]
             return found[0]
-        own, quoted = self.chars[self.at]
+        own, _ = self.chars[self.at]
         self.at += 1
-        return self._single(char, own, quoted)
-
-    def _single(self, char: str, own: str, quoted: bool) -> Piece:
         if char == ".":
             return ANY
         if char in ("^", "$"):

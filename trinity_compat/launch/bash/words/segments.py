@@ -79,9 +79,6 @@ class _Splitter:
             self.current.append(seg)
             self.started = self.started or seg.quoted or bool(seg.text)
             return
-        self._feed_splitting(seg)
-
-    def _feed_splitting(self, seg: Segment) -> None:
         text, at, line = seg.text, 0, 0
         whole = open_source(TextPiece(seg.text, seg.where, seg.source))
         while at < len(text):

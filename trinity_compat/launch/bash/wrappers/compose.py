@@ -244,20 +244,17 @@ def _filled(sh: Shell, text: str, where: Where) -> Value:
         elif found[1]:
             out += lookup.lookup(sh, found[1], where) or EMPTY
         else:
-            end = _closing(text, end)
+            # The index behind the brace that closes the one before `at`.
+            at = end
+            depth = 1
+            while at < len(text) and depth:
+                depth += (text[at] == "{") - (text[at] == "}")
+                at += 1
+            end = at
             word = _filled(sh, text[found.end() : end - 1], where)
             out += parameters.or_word(sh, found[2], found[3] or "", word, where)
         text = text[end:]
     return (*out, *literal(text, where))
-
-
-def _closing(text: str, at: int) -> int:
-    """Return the index behind the brace that closes the one before ``at``."""
-    depth = 1
-    while at < len(text) and depth:
-        depth += (text[at] == "{") - (text[at] == "}")
-        at += 1
-    return at
 
 
 def _of_services(project: _Project, names: Sequence[str]) -> Iterator[tuple[list[Value], CommandEnvironment]]:

@@ -239,17 +239,13 @@ def read_one(sh: Shell, value: Value, found: CommandEnvironment) -> None:
     elif equals:
         found.variables[name] = from_character(value, len(name) + 1)
     else:
-        _hand_on(sh, name, found)
-
-
-def _hand_on(sh: Shell, name: str, found: CommandEnvironment) -> None:
-    variable = sh.variables.get(name)
-    if name in found.given:
-        found.variables[name] = found.given[name]
-    elif variable is not None and variable.exported and variable.value is not None:
-        found.variables[name] = variable.value
-    elif name in (assigned := sh.assigned_alone()):
-        found.unexported[name] = assigned[name]
+        variable = sh.variables.get(name)
+        if name in found.given:
+            found.variables[name] = found.given[name]
+        elif variable is not None and variable.exported and variable.value is not None:
+            found.variables[name] = variable.value
+        elif name in (assigned := sh.assigned_alone()):
+            found.unexported[name] = assigned[name]
 
 
 def _read_list(sh: Shell, value: Value, environment: CommandEnvironment, *, only: bool) -> None:

@@ -128,7 +128,14 @@ def _wrapped(sh: Shell, fields: list[Value], wrapped: unwrap.Wrapped, wrapper: t
     if environment.unread is not None:
         sh = _with_open_variables(sh, wrapped, environment.unread)
     if wrapped.dropped != ():
-        sh = _without(sh, wrapped.dropped)
+        # The shell for a command that gets none (or not these) of its variables: `env -i`, `env -u`.
+        names = wrapped.dropped
+        shell = sh.copy()
+        kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
+        shell.variables = Variables(kept)
+        shell.touched |= {"*"} if names is None else {*names}
+        shell.unexported = {k: v for k, v in shell.unexported.items() if names is not None and k not in names}
+        sh = shell
     name, prefix = name_of(text_of(fields[0])), environment.prefix
     row = LAUNCHERS.get(name, OTHER)
     start = _start(sh, fields[0], prefix) if wrapped.name == "ray job submit" else None
@@ -191,16 +198,6 @@ def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False)
 def lose_path(sh: Shell) -> None:
     """Something that isn't read may have put another folder in front of PATH."""
     sh.reach = replace(sh.reach, path_known=False)
-
-
-def _without(sh: Shell, names: tuple[str, ...] | None) -> Shell:
-    """The shell for a command that gets none (or not these) of its variables: ``env -i``, ``env -u``."""
-    shell = sh.copy()
-    kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
-    shell.variables = Variables(kept)
-    shell.touched |= {"*"} if names is None else {*names}
-    shell.unexported = {k: v for k, v in shell.unexported.items() if names is not None and k not in names}
-    return shell
 
 
 def _within(sh: Shell, wrapper: tuple[str, ...]) -> Shell:

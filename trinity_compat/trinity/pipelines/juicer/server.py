@@ -123,7 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, work: Callable[[], object]) -> None:
         try:
-            self._check_asker()
+            # Raise RequestRefused for a page in a browser.
+            host = (self.headers.get("host") or "").rpartition(":")[0]
+            if self.headers.get("origin") or host not in (HOST, "localhost"):
+                raise RequestRefused(403, "this service answers programs of its own machine")
             self.service.check(self.headers.get("authorization") or "")
             self._send(200, work())
         except RequestRefused as error:
@@ -131,15 +134,6 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:
             traceback.print_exc()
             self._send(500, {"error": f"{type(error).__name__}: {error}"})
-
-    def _check_asker(self) -> None:
-        """Raise RequestRefused for a page in a browser.
-
-        Operators may run code, and a key is not always required.
-        """
-        host = (self.headers.get("host") or "").rpartition(":")[0]
-        if self.headers.get("origin") or host not in (HOST, "localhost"):
-            raise RequestRefused(403, "this service answers programs of its own machine")
 
     def _send(self, status: int, said: object) -> None:
         whole = isinstance(said, bytes)
