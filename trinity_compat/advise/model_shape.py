@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree
+from trinity_compat.common.plain_numbers import is_whole
 
 BYTES = 2  # of a weight, an activation and a cached key or value in bfloat16
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -138,7 +139,7 @@ def scaled(shape: ModelShape, weights: float) -> ModelShape:
 
 def _size(config: Tree, name: str, default: int | None = None) -> int:
     value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_whole(value, least=0):
         if value is None and default is not None:
             return default
         raise UserError(f"the model's config.json: {name} is {value!r}, not a number of 0 or more")

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from trinity_compat.common.plain_numbers import is_number
+
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
@@ -260,7 +262,7 @@ def _mapped(
         return [_mapped(path, part, secret, other) for part in value]
     if isinstance(value, str) and value:
         return secret(path, value) if _names_secret(path) else other(path, value)
-    if isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) >= _LONG_NUMBER:
+    if is_number(value) and len(str(value)) >= _LONG_NUMBER:
         return secret(path, value) if _names_secret(path) else value
     return value
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trinity_compat.common import redaction
+from trinity_compat.common.plain_numbers import is_whole
 
 Verdict = Literal["proven", "broken", "open"]
 
@@ -87,7 +88,7 @@ def shown(value: object) -> str:
         return ", ".join(map(shown, value)) or "none"
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_whole(value):
         return f"{value:,}"
     return "–" if value is None else redaction.shown(str(value))
 

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, page, studio_of
 from trinity_compat.studio.run_state import GOES_ON, MEANS, RunSummary
@@ -251,7 +252,7 @@ def _value(job: Job, sort: str, known: Mapping[str, RunSummary], summaries: Summ
 def _sortable(value: object) -> Value:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return float(value) if is_number(value) else str(value)
 
 
 def _heading(job: Job, key: str, summaries: Summaries) -> str:

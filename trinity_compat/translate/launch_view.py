@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.common.releases import TRINITY_OLD, VERL, VERL_RELEASES
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.launch.model import EnvRef, Launch, UnknownPiece
@@ -390,6 +391,6 @@ def not_a_truth(value: object) -> str:
 
 def is_finite(value: object) -> bool:
     """Return True for a number that can be counted with: no bool, no inf, no nan, within 64 bits."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         return False
     return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)

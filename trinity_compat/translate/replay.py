@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.plain_numbers import is_number, is_whole
 from trinity_compat.job.run_spec import ReplaySpec
 from trinity_compat.translate.trinity_reader import TrinityReader
 
@@ -122,13 +123,12 @@ def _arguments(reading: TrinityReader) -> dict[str, float]:
         if name not in known:
             raise UserError(f"{said}: {function} has no such argument", hint=f"it has {', '.join(known)}")
         whole = name == "use_count_limit"
-        wanted = int if whole else int | float
-        if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
+        if not (is_whole(value) if whole else is_number(value) and math.isfinite(value)):
             raise UserError(f"{said}: write a {'whole ' if whole else ''}number")
     return {**known, **given}
 
 
 def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if not is_number(value) or not 0 <= value < float("inf"):
         raise UserError(f"{_SECTION}.reuse_cooldown_time={value}: write a number of seconds, 0 or more")
     return float(value)

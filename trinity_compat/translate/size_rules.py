@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trinity_compat.common.nested import value_at
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.common.resources import data_json
 from trinity_compat.common.training_engines import ULYSSES, TrainingEngine, engine_of
@@ -83,7 +84,7 @@ class SizesOfLaunch:
         """Return a positive number. Raises UnknownSize."""
         value = self.value(key)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value, least=1):
             raise UnknownSize
         return value
 

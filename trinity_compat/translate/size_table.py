@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.launch import entrypoints
 from trinity_compat.translate import micro_batch_sizes, size_rules
 from trinity_compat.translate.booleans import with_booleans
@@ -94,7 +95,7 @@ class _Table:
     def given(self, key: str, parts: str = "") -> SizeRow:
         """A size that a setting is."""
         value = self.view.value(key)
-        number = value if isinstance(value, int) and not isinstance(value, bool) else None
+        number = value if is_whole(value) else None
         return SizeRow(
             number, size_rules.units()[key], self.of.written(key), key, self.view.where(key), parts
         )

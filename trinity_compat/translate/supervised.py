@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.job.run_spec import ExpertSpec, RowFormat, RowsSpec
 from trinity_compat.translate.selectors import SEQUENTIAL, SHUFFLE, selector_of
@@ -47,7 +48,7 @@ def verl_keys(reading: TrinityReader) -> dict[str, object]:
     if schema == "experience":
         return {}
     size = reading.get(BATCH)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if not is_whole(size, least=1):
         raise UserError(
             f"{BATCH} is {size!r}: {schema} needs a number of {'pairs' if schema == 'dpo' else 'rows'}"
             " for each update"
@@ -78,7 +79,7 @@ def _whole_pairs(reading: TrinityReader) -> dict[str, object]:
     """
     key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
     size = reading.get(f"trainer.trainer_config.{key}", 2)
-    if isinstance(size, bool) or not isinstance(size, int) or size % 2 or size < 2:
+    if not is_whole(size) or size % 2 or size < 2:
         raise UserError(
             f"trainer.trainer_config.{key}={size}: dpo compares two rows, which one micro-batch must hold",
             hint="write an even number",

@@ -8,6 +8,7 @@ from typing import Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.translate.launch_view import PathValue
 from trinity_compat.translate.update_steps import verl_steps
 
@@ -83,7 +84,7 @@ class TrinityReader:
         count = self.get(path)
         if count is None:
             return None
-        if isinstance(count, bool) or not isinstance(count, int):
+        if not is_whole(count):
             raise UserError(f"{path} is {count!r}, it should be a whole number of steps")
         if count <= 0 or self.counts_verl:
             return count

@@ -13,6 +13,7 @@ from typing import Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves
+from trinity_compat.common.plain_numbers import is_number, is_whole
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.job.gpus import ENGINES
 from trinity_compat.job.run_spec import SyncSpec
@@ -142,7 +143,7 @@ def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
         return 1, ""
     given = compat_of(config).get(_UPDATES)
     if given is not None:
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        if not is_whole(given, least=1):
             raise UserError(f"{_UPDATES} is {given!r}, it should be a positive whole number")
         return given, "trinity_compat.updates_per_step"
     return 1, ""
@@ -165,7 +166,7 @@ def sync_of(config: Mapping[str, object]) -> SyncSpec:
         count = reading.get(path, default)
         if count is None:
             return None
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        if not is_whole(count, least=least):
             raise UserError(f"{path} is {count!r}: write a whole number of steps, {least} or more")
         if published and least == 0:
             return math.ceil(count / r)
@@ -217,7 +218,7 @@ def max_staleness_of(config: Mapping[str, object]) -> int | None:
             hint="write default, mix or staleness_control, or run the YAML on trinity-rft",
         )
     given = reading.get("algorithm.sample_strategy_args.max_staleness", math.inf)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+    if not is_number(given) or not given >= 0:
         raise UserError(
             f"algorithm.sample_strategy_args.max_staleness={given}: write a number of updates, 0 or more"
         )

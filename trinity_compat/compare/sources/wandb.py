@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.compare import protobuf
 from trinity_compat.compare.model import RunMetrics, Series
 
@@ -116,4 +117,4 @@ def _number(text: str) -> float | None:
         return None
     if value in ("NaN", "Infinity", "-Infinity"):  # wandb writes them as JSON strings
         return float(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trinity_compat.common import file_modes, regular_files
 from trinity_compat.common.atomic_write import write_text
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.common.redaction import shown
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -263,6 +264,6 @@ def _text(value: object) -> str:
 def _time(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         raise ValueError(f"not a time: {value!r}")
     return float(value)

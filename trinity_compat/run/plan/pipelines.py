@@ -9,6 +9,7 @@ from trinity_compat.common import optional_packages, plugin_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.run.plan.verl_view import Step, VerlView
 from trinity_compat.translate.hand_written_yaml import TASKSETS_KEY
@@ -195,12 +196,12 @@ def _listed(given: object) -> list[object]:
 
 
 def _count(given: object, where: str) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+    if not is_whole(given, least=1):
         raise UserError(f"{where} is {given!r}: write a number of processes")
     return given
 
 
 def _port(given: object) -> int:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+    if given is not None and not is_whole(given):
         raise UserError(f"{_SERVICE}.port is {given!r}: write a number, or leave it out for a free one")
     return given or 0

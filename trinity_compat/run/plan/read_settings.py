@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.job.run_spec import ScoringSpec, SyncSpec
 from trinity_compat.job.settings import SETTINGS, RunSetting, SettingValue
 from trinity_compat.run.plan import pipelines
@@ -97,7 +98,7 @@ def retries(config: Tree) -> int:
     times = None if verl_from_trinity.from_launch(config) else TrinityReader(config).get(path)
     if times is None:
         return 2
-    if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+    if not is_whole(times, least=0):
         raise UserError(f"{path} is {times!r}: write a number of times, 0 or more")
     return times
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.network import LOOPBACK, is_loopback
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.job import distillation
 from trinity_compat.job.gpus import engine_places
 from trinity_compat.job.run_spec import SERVE_KEY, ServeSpec
@@ -36,7 +37,7 @@ def endpoint_of(config: Tree, given: Tree) -> tuple[ServeSpec, list[str]]:
     )
     if type(port) is not int or not 0 <= port < 2**16:
         raise UserError(f"{_EXPLORER}.proxy_port={port}: write a port, 0 for a free one")
-    if isinstance(every, bool) or not isinstance(every, int | float) or every <= 0:
+    if not is_number(every) or every <= 0:
         raise UserError(f"{_EXPLORER}.service_status_check_interval={every}: write a number of seconds")
     return ServeSpec(host, port, float(every)), lines
 

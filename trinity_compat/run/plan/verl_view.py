@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
 
 ACTOR = "actor_rollout_ref.actor"
@@ -144,7 +145,7 @@ def _whole(tree: Tree, key: str) -> int:
 def _whole_or_none(tree: Tree, key: str) -> int | None:
     """``"8"`` counts as 8: a launch may quote its numbers."""
     value = value_at(tree, key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+    if value is None or is_whole(value):
         return value
     try:
         if not isinstance(value, bool) and int(value) == float(value):

@@ -16,6 +16,7 @@ from trinity_compat.common import plugin_packages
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.common.plain_numbers import is_whole
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.plan.micro_batches import has_critic
@@ -466,7 +467,7 @@ def program_arguments(given: Mapping[str, object], where: str, cwd: Path) -> dic
     if bool(function) == bool(command):
         raise UserError(f"{where}: agent_program runs a function or a command", hint=_PROGRAM_HINT)
     places = given.get("places", 1)
-    if isinstance(places, bool) or not isinstance(places, int) or places < 1:
+    if not is_whole(places, least=1):
         raise UserError(f"{where}.places is {places!r}: write how many agents may run at a time, 1 or more")
     found = (
         {"function": _program_function(function, where, cwd)}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import leaves, value_at
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.job.settings import SECTION, SETTINGS
 from trinity_compat.translate.form.fields import FIELDS, LOGGERS, SAMPLED, SIDES, defaults
@@ -214,8 +215,7 @@ def _one_of(value: object, choices: Mapping[str, str]) -> str | None:
 
 
 def _number(value: object) -> str | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return hydra_text(value) if is_number else None
+    return hydra_text(value) if is_number(value) else None
 
 
 def _lines(value: object) -> str | None:

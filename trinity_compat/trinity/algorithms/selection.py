@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.trinity.algorithms import of_plugins
@@ -190,7 +191,7 @@ def _is(value: object, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number(value)
     return isinstance(value, kind)
 
 

@@ -13,6 +13,7 @@ from math import ceil, lcm, prod
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import copied, leaves, put, value_at
+from trinity_compat.common.plain_numbers import is_number, is_whole
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.trinity.config.defaults import algorithm_defaults, with_defaults
 from trinity_compat.trinity.config.schema import FieldType, Schema, schema
@@ -74,7 +75,7 @@ class CompletedConfig:
     def number(self, path: str) -> int:
         """Return a whole number that has a default. Raises UserError for another value."""
         value = self.at(path)
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not is_whole(value):
             raise UserError(f"{path} is {value!r}, it should be a whole number")
         return value
 
@@ -368,9 +369,9 @@ def expert_rows(config: Mapping[str, object]) -> int:
     path, size = "algorithm.sample_strategy_args.expert_data_ratio", "buffer.train_batch_size"
     ratio, rows = value_at(config, path), value_at(config, size)
     ratio = 0.5 if ratio is None else ratio
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
+    if not is_number(ratio) or not 0 < ratio < 1:
         raise UserError(f"{path}={ratio}: write the expert's part of an update, above 0 and below 1")
-    if isinstance(rows, bool) or not isinstance(rows, int):
+    if not is_whole(rows):
         raise UserError(f"{size} is {rows!r}, it should be a whole number")
     taken = ceil(ratio * rows)
     if taken >= rows:
@@ -410,7 +411,7 @@ def _in_updates(
     Raises UserError, with numbers that are multiples of ``multiple_of`` too.
     """
     count = one.at(path)
-    if not isinstance(count, int) or isinstance(count, bool) or not count:
+    if not is_whole(count) or not count:
         return
     if count * tasks % each and in_file is not None:
         # After so many steps both sides have done whole ones.

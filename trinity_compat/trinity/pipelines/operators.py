@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.trinity.pipelines import DATA_JUICER
 
@@ -266,5 +267,5 @@ def check(name: object, arguments: object, where: str, registered: Set[str]) -> 
 
 
 def _check_number(value: object, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise UserError(f"{where} is {value!r}: write a number")

@@ -23,6 +23,7 @@ from typing import Any
 
 from trinity_compat.common import python_command
 from trinity_compat.common.parent_watch import die_with_parent
+from trinity_compat.common.plain_numbers import is_number
 from trinity_compat.common.process_limits import signal_group
 from trinity_compat.trinity.workflows.model import WorkflowModel
 
@@ -177,8 +178,7 @@ def returned_value(output: str) -> Any:
         value = json.loads(output.rstrip().rpartition("\n")[2])
     except ValueError:
         return output.strip()
-    is_reward = isinstance(value, int | float | dict) and not isinstance(value, bool)
-    return value if is_reward else output.strip()
+    return value if is_number(value) or isinstance(value, dict) else output.strip()
 
 
 def rewarded(
