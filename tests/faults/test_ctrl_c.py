@@ -40,13 +40,11 @@ def test_a_sigterm_to_the_command_ends_everything_too(run):
     assert one.alive() == []
 
 
-@pytest.mark.runtime
-def test_while_it_trains(run):
-    one = run("trainer.total_training_steps=1000").start()
-    one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists())
+def ended_by_ctrl_c_while_it_trains(one, until):
+    """For a run with a checkpoint; test_edited_reward.py has one, and starts it again."""
     # Weights go by files; the engine is checked after the first handover.
     log = one.job / "log" / "explorer.log"
-    one.wait_for(lambda: "weight-sync check: version 1: mean log-" in log.read_text())
+    one.wait_for(lambda: "weight-sync check: version 1: mean log-" in log.read_text() and until())
     one.ctrl_c()
     check(one)
     assert "continues from step" in one.out

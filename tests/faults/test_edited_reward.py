@@ -1,9 +1,10 @@
-"""A reward file that is edited: between two starts the waiting answers are made again, under a running job
-nothing of the new file is mixed with the old one's."""
+"""A reward file that is edited: after Ctrl-C the waiting answers are made again, under a running job nothing
+of the new file is mixed with the old one's."""
 
 import re
 
 import pytest
+from test_ctrl_c import ended_by_ctrl_c_while_it_trains
 
 REWARD = """def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     print("scores")
@@ -21,8 +22,8 @@ def test_no_answer_is_trained_with_the_reward_of_another_file(run, tmp_path):
     endless = ("trainer.total_epochs=50", "trainer.total_training_steps=1000")
     words = (*endless, f"reward.custom_reward_function.path={path}")
     one = run(*words, options=STYLE).start()
-    one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists() and waiting(one) >= 8)
-    one.kill_all()
+    one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists())
+    ended_by_ctrl_c_while_it_trains(one, until=lambda: waiting(one) >= 8)
     step = int((one.job / "latest_checkpointed_iteration.txt").read_text())
 
     path.write_text(REWARD.format("-7.0"))
