@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from trinity_compat.run.checks import explorer_side, models
 
 def warm(folder: Path) -> None:
     """Import and build once what every examination needs. ``folder``: for stand-ins."""
+    from transformers import AutoModelForImageTextToText
     from vllm.model_executor.models import registry
 
     # vLLM inspects each model class in a new process, to keep CUDA out of its own. Each fork is one already.
@@ -20,6 +22,7 @@ def warm(folder: Path) -> None:
     with gc_paused():
         model = models.write(stand_in("Qwen2.5-7B"), folder)
         explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
+        tuple(AutoModelForImageTextToText._model_mapping)  # veRL asks it, which imports 150 modules
 
 
 def forked(call: Callable[[], str]) -> str:
@@ -44,6 +47,7 @@ def _answer(call: Callable[[], str], writing: int) -> None:
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
+    gc.disable()  # it would copy the parent's pages, for a process that soon ends
     try:
         text = call()
         with os.fdopen(writing, "w") as out:
