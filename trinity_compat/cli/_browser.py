@@ -153,38 +153,31 @@ def _laid(asked: dict[str, Any], folder: str) -> Iterator[None]:
 def _ran(asked: dict[str, Any]) -> dict[str, Any]:
     """Run the command and return the answer. Raises UserError."""
     words = [asked["kind"], *_sources(asked), *_option_words(asked), *KINDS[asked["kind"]]]
-    out, told = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told), _arguments(words):
-        code, error = _code_of(words)
-    text, messages = (each.buffer.getvalue().decode() for each in _flushed(out, told))
+    printed, told = io.BytesIO(), io.BytesIO()
+    out = io.TextIOWrapper(printed, "utf-8", write_through=True)
+    err = io.TextIOWrapper(told, "utf-8", write_through=True)
+    before, sys.argv = sys.argv, ["trinity-compat", *words]  # translate names them in its YAML
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code, error = _code_of(words)
+    finally:
+        sys.argv = before
+    text, data = printed.getvalue().decode(), None
+    if KINDS[asked["kind"]] and not error:
+        with contextlib.suppress(ValueError):
+            data = json.loads(text)
     found = {
         "command": shlex.join(["trinity-compat", *words]),
         "code": code,
         "text": "" if error else text,
-        "messages": [line for line in messages.splitlines() if line.strip()],
-        "data": _data(text) if KINDS[asked["kind"]] and not error else None,
+        "messages": [line for line in told.getvalue().decode().splitlines() if line.strip()],
+        "data": data,
     }
     if error:
         found["error"] = error
     elif asked["kind"] == "upgrade":
         found["diff"] = _diff(asked["name"], asked["text"], text)
     return found
-
-
-def _flushed(*streams: io.TextIOWrapper) -> tuple[Any, ...]:
-    for stream in streams:
-        stream.flush()
-    return streams
-
-
-@contextlib.contextmanager
-def _arguments(words: list[str]) -> Iterator[None]:
-    """Give the process the command's words: translate names them in its YAML."""
-    before, sys.argv = sys.argv, ["trinity-compat", *words]
-    try:
-        yield
-    finally:
-        sys.argv = before
 
 
 def _sources(asked: dict[str, Any]) -> Iterator[str]:
@@ -238,13 +231,6 @@ def _error(error: UserError) -> dict[str, str]:
         "message": without_passwords(error.message),
         "hint": without_passwords(error.hint or ""),
     }
-
-
-def _data(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
 
 
 def _diff(name: str, before: str, after: str) -> str:

@@ -10,7 +10,6 @@ from trinity_compat.cli._shared import name_and_value
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
 from trinity_compat.launch.job_files import is_configuration
-from trinity_compat.launch.model import Launch
 from trinity_compat.verl_config import config_from_yaml, effective_config
 from trinity_compat.verl_config.model import EffectiveConfig
 
@@ -65,12 +64,11 @@ def composed(source: str, how: ComposeOptions) -> list[EffectiveConfig]:
     if not script.launches:
         notes = "; ".join(f"{note.where}: {note.message}" for note in script.diagnostics)
         raise UserError(f"{source} starts no veRL training" + (f": {notes}" if notes else ""))
-    return [_composed(launch, how) for launch in script.launches]
-
-
-def _composed(launch: Launch, how: ComposeOptions) -> EffectiveConfig:
-    config = effective_config(launch, version=how.version, root=how.cwd, fork_config=how.fork_config)
-    for note in config.diagnostics:
-        if note.severity == "error":
-            raise UserError(note.message, where=note.where)
-    return config
+    configs = []
+    for launch in script.launches:
+        config = effective_config(launch, version=how.version, root=how.cwd, fork_config=how.fork_config)
+        for note in config.diagnostics:
+            if note.severity == "error":
+                raise UserError(note.message, where=note.where)
+        configs.append(config)
+    return configs

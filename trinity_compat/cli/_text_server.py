@@ -19,8 +19,9 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trinity_compat.cli import main
 from trinity_compat.common.process_limits import ProcessLimits, limit_memory, signal_group
@@ -56,37 +57,32 @@ def serve(control: socket.socket) -> None:
         while (sent := socket.recv_fds(control, 1, 1))[0]:
             (descriptor,) = sent[1]
             with socket.socket(fileno=descriptor) as asked:
-                forks = {fork for fork in forks if not _has_ended(fork)}
+                forks = {fork for fork in forks if os.waitpid(fork, os.WNOHANG)[0] == 0}  # still at work
                 if (fork := os.fork()) == 0:
                     control.close()
-                    # Answer one request in this fork and end it.
-                    code = 1
-                    try:
-                        asked.settimeout(WALL_S)
-                        with asked, asked.makefile("rwb") as stream:
-                            request = json.loads(stream.read())
-                            answer = _answered(request["files"], request["commands"])
-                            stream.write(json.dumps(answer).encode() + b"\n")
-                        code = 0
-                    finally:
-                        os._exit(code)
+                    _answer(asked)
                 forks.add(fork)
     finally:
-        _end_all(forks)
+        for fork in forks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(fork, signal.SIGTERM)
+        for fork in forks:  # until it has removed its texts
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(fork, 0)
 
 
-def _has_ended(fork: int) -> bool:
-    return os.waitpid(fork, os.WNOHANG)[0] != 0
-
-
-def _end_all(forks: Collection[int]) -> None:
-    """End the forks that answer, and wait until they have removed their texts."""
-    for fork in forks:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(fork, signal.SIGTERM)
-    for fork in forks:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(fork, 0)
+def _answer(asked: socket.socket) -> NoReturn:
+    """Answer one request in this fork and end it."""
+    code = 1
+    try:
+        asked.settimeout(WALL_S)
+        with asked, asked.makefile("rwb") as stream:
+            request = json.loads(stream.read())
+            answer = _answered(request["files"], request["commands"])
+            stream.write(json.dumps(answer).encode() + b"\n")
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def _warm() -> None:
@@ -119,9 +115,16 @@ def _answered(files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> li
             (folder / "texts").mkdir(exist_ok=True)
             (folder / "texts" / name).write_bytes(text.encode(errors="surrogatepass"))
         for number, words in enumerate(commands):
-            forks.append(_forked(words, folder, number))
-        ended = [(words, _status(fork)) for words, fork in zip(commands, forks, strict=True)]
-        return [_result(folder, number, words, code) for number, (words, code) in enumerate(ended)]
+            if (fork := os.fork()) == 0:
+                _run(words, folder, number)
+            forks.append(fork)
+        codes = []
+        for fork in forks:
+            _, status = os.waitpid(fork, 0)
+            signal_group(fork)  # the parser that a killed fork leaves
+            codes.append(os.waitstatus_to_exitcode(status))
+        ended = enumerate(zip(commands, codes, strict=True))
+        return [_result(folder, number, words, code) for number, (words, code) in ended]
     except _Ended:
         for fork in forks:
             signal_group(fork)
@@ -130,38 +133,23 @@ def _answered(files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> li
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _forked(words: Sequence[str], folder: Path, number: int) -> int:
-    fork = os.fork()
-    if fork == 0:
-        _run(words, folder, number)
-    return fork
-
-
-def _status(fork: int) -> int:
-    _, status = os.waitpid(fork, 0)
-    signal_group(fork)  # the parser that a killed fork leaves
-    return os.waitstatus_to_exitcode(status)
-
-
 def _limits(words: Sequence[str]) -> ProcessLimits:
     return ProcessLimits(WALL_S, SECONDS_OF.get(words[0], SECONDS), file=OUTPUT)
-
-
-def _limit(words: Sequence[str], code: int) -> str:
-    """Return the limit that ended a fork, '' for one that ended by itself."""
-    if code == _MEMORY_CODE:
-        return f"it took more than {MEMORY >> 20} MiB of memory"
-    return "" if code >= 0 else _limits(words).broken_by(-code) or f"signal {-code}"
 
 
 def _result(folder: Path, number: int, words: Sequence[str], code: int) -> dict[str, object]:
     """Return a command's exit code and output; ``limit`` says which limit ended it, '' for none."""
     out, err = ((folder / f"{number}.{end}").read_bytes().decode(errors="replace") for end in ("out", "err"))
-    return {"code": code, "out": out, "err": err, "limit": _limit(words, code)}
+    limit = ""
+    if code == _MEMORY_CODE:
+        limit = f"it took more than {MEMORY >> 20} MiB of memory"
+    elif code < 0:
+        limit = _limits(words).broken_by(-code) or f"signal {-code}"
+    return {"code": code, "out": out, "err": err, "limit": limit}
 
 
-def _run(words: Sequence[str], folder: Path, number: int) -> None:
-    """Run a command in this fork and end it."""
+def _run(words: Sequence[str], folder: Path, number: int) -> NoReturn:
+    """Run a command in this fork, within its limits, and end it."""
     code = 1
     try:
         os.setpgid(0, 0)
@@ -172,7 +160,11 @@ def _run(words: Sequence[str], folder: Path, number: int) -> None:
             os.dup2(file, descriptor)
             os.close(file)
         os.closerange(3, _MOST_OPEN)  # the request's socket ends with the fork that answers
-        _limit_self(words)
+        for signum in (signal.SIGALRM, signal.SIGTERM, signal.SIGXFSZ):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, WALL_S)
+        limit_memory(MEMORY)
+        _limits(words).give(0)
         code = _code_of(words)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -194,14 +186,6 @@ def _code_of(words: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
-
-
-def _limit_self(words: Sequence[str]) -> None:
-    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, WALL_S)
-    limit_memory(MEMORY)
-    _limits(words).give(0)
 
 
 def _end(signum: int, frame: object) -> None:

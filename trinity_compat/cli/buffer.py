@@ -123,7 +123,7 @@ def show(source: str, limit: int, kind: str, state: str | None, as_json: bool) -
 def export(source: str, output: Path | None) -> None:
     """Every experience as one JSON object per line, token ids and log-probs included."""
     if output is not None:
-        # Raise UserError where `output` is a file that is there in the job directory, or the store's own.
+        # Opening it would empty it: the job's own files and the store's are refused first.
         place, job = output.resolve(), Path(source).resolve()
         store = database_url.file_of(_url(source))
         refuse_overwriting(output, [store, f"{store}-wal", f"{store}-shm"] if store else [])

@@ -86,7 +86,11 @@ def command(
     if len(sides) < 2 and plan is None:
         raise UserError("compare needs two sides", hint="trinity-compat compare A B, or A --plan 0.02")
     if configs:
-        return _compare_configs(sides, form, output)
+        from trinity_compat.cli.diff import differences, rendered
+
+        _refuse_beside("--configs", "compares configurations", ("sides", "configs", "output", "form"))
+        _print(rendered(differences(sides), form), output)
+        return 0
     given = given_margins(margins, margin_file)
     options = CompareOptions(
         axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs, rules), given
@@ -204,7 +208,12 @@ def _render(comparisons: list[Comparison], form: str) -> str:
     if form == "json":
         return report.as_json(comparisons)
     if form == "html":
-        return _page(comparisons)
+        from trinity_compat.compare.configs import of_runs
+        from trinity_compat.compare.html import as_html, together
+
+        metas = [[side.runs[0].meta for side in (c.a, c.b)] for c in comparisons]
+        pages = [as_html(c, config_diff=of_runs(*pair)) for c, pair in zip(comparisons, metas, strict=True)]
+        return together([c.b.label for c in comparisons], pages) if len(pages) > 1 else pages[0]
     if form == "md":
         return "\n".join(map(report.as_markdown, comparisons))
 
@@ -213,23 +222,6 @@ def _render(comparisons: list[Comparison], form: str) -> str:
             report.print_text(comparison, console)
 
     return styled(show, width=160)
-
-
-def _page(comparisons: list[Comparison]) -> str:
-    from trinity_compat.compare.configs import of_runs
-    from trinity_compat.compare.html import as_html, together
-
-    metas = [[side.runs[0].meta for side in (c.a, c.b)] for c in comparisons]
-    pages = [as_html(c, config_diff=of_runs(*pair)) for c, pair in zip(comparisons, metas, strict=True)]
-    return together([c.b.label for c in comparisons], pages) if len(pages) > 1 else pages[0]
-
-
-def _compare_configs(sides: tuple[str, ...], form: str, output: Path | None) -> int:
-    from trinity_compat.cli.diff import differences, rendered
-
-    _refuse_beside("--configs", "compares configurations", ("sides", "configs", "output", "form"))
-    _print(rendered(differences(sides), form), output)
-    return 0
 
 
 def _print(text: str, output: Path | None) -> None:

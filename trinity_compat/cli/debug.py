@@ -67,9 +67,7 @@ def command(source: str | None, arguments: tuple[str, ...], **given: object) -> 
     as its file is now, beside the stored scores.
     """
     config = given.pop("config")
-    # Raise UserError for an option that was given and has no effect with this module.
-    context = click.get_current_context()
-    module = str(given["module"])
+    context, module = click.get_current_context(), str(given["module"])
     for name in {name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[module]):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             option = next(each.opts[0] for each in context.command.params if each.name == name)

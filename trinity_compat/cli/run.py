@@ -174,20 +174,12 @@ def command(
     return code
 
 
-def _refuse_lost(source: str, arguments: tuple[str, ...], options: RunOptions) -> None:
-    """Raise UserError where nothing in the script's text could take the words after --.
-
-    What its commands read is not known before they run, so that any trace of a parameter will do.
-    """
-    if not arguments or is_configuration(source) or not Path(source).is_file():
-        return
-    data = Path(source).read_bytes()
-    if not _TAKES_ARGUMENTS.search(data.decode(errors="replace")):
-        refuse_lost_arguments(read_script(source, args=arguments, mains=options.mains, content=data))
-
-
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
-    _refuse_lost(source, arguments, options)
+    if arguments and not is_configuration(source) and Path(source).is_file():
+        # What the script's commands read is not known before they run: any trace of a parameter will do.
+        data = Path(source).read_bytes()
+        if not _TAKES_ARGUMENTS.search(data.decode(errors="replace")):
+            refuse_lost_arguments(read_script(source, args=arguments, mains=options.mains, content=data))
     if is_configuration(source):
         optional_packages.need_for_a_run()
         from trinity_compat.run.staged_run import run_yaml

@@ -17,7 +17,7 @@ from trinity_compat.cli._shared import (
 )
 from trinity_compat.common.reading_process import reading
 from trinity_compat.translate.model import Severity
-from trinity_compat.translate.size_table import SizeRow, SizeTable, size_table
+from trinity_compat.translate.size_table import SizeTable, size_table
 from trinity_compat.verl_config.model import EffectiveConfig
 
 _Found = list[tuple[EffectiveConfig, SizeTable]]
@@ -61,18 +61,13 @@ def _text(config: EffectiveConfig, table: SizeTable) -> str:
     for title, rows in table.groups.items():
         lines.append(f"{title}:")
         width = max(len(row.unit) for row in rows)
-        lines += [f"  {_shown(row):>9}  {row.unit:<{width}}  {_source(row)}" for row in rows]
+        for row in rows:
+            value = f"{row.value:,}" if row.value is not None else "?"
+            place = f" ({row.where})" if row.where else " (default)" if row.key else ""
+            parts = f": {row.parts}" if row.parts else ""
+            lines.append(f"  {value:>9}  {row.unit:<{width}}  {row.made}{place}{parts}")
     lines += [str(each) for each in table.broken]
     return "\n".join(lines)
-
-
-def _shown(row: SizeRow) -> str:
-    return f"{row.value:,}" if row.value is not None else "?"
-
-
-def _source(row: SizeRow) -> str:
-    place = f" ({row.where})" if row.where else " (default)" if row.key else ""
-    return f"{row.made}{place}{f': {row.parts}' if row.parts else ''}"
 
 
 def _json(found: _Found) -> str:

@@ -31,15 +31,20 @@ def command(job: Path, watch: bool | None, form: str) -> None:
     """
     from trinity_compat.run.job_dir import stages, status
 
+    if form == "json" and watch:
+        raise UserError("--watch is for a terminal", hint="leave out --format json")
+    states = stages.read(job)
+    at_work = stages.at_work(job, states)
     if form == "json":
-        if watch:
-            raise UserError("--watch is for a terminal", hint="leave out --format json")
-        click.echo(json.dumps(_record(job), indent=1))
+        data: dict[str, object] = {"version": 1, "stages": [asdict(each) for each in states], "job": None}
+        if at_work is not None or not states:
+            data["job"] = status.record(*status.read_job(at_work.root if at_work else job))
+        click.echo(json.dumps(data, indent=1))
         return
-    if states := stages.read(job):
+    if states:
         for line in stages.lines(job, states):
             click.echo(line)
-        if (at_work := stages.at_work(job, states)) is None:
+        if at_work is None:
             return
         job = at_work.root
     found, snapshot = status.read_job(job)
@@ -51,15 +56,3 @@ def command(job: Path, watch: bool | None, form: str) -> None:
         click.echo(line)
     if url := address.of_job(found.root):
         click.echo(f"studio     {url}")
-
-
-def _record(job: Path) -> dict[str, object]:
-    """The state as JSON; of a run in stages also that of each, and the job is that of the stage at work."""
-    from trinity_compat.run.job_dir import stages, status
-
-    states = stages.read(job)
-    data: dict[str, object] = {"version": 1, "stages": [asdict(each) for each in states], "job": None}
-    found = stages.at_work(job, states) if states else None
-    if found is not None or not states:
-        data["job"] = status.record(*status.read_job(job if found is None else found.root))
-    return data

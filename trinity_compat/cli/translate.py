@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,10 @@ def command(
         refuse_unstartable(translation)
     write("---\n".join(text for _, text in results), output, sources=[source] if source else [])
     if not given["quiet"]:
-        _print_summary([translation for translation, _ in results])
+        # what several launches share once
+        times = Counter(line for translation, _ in results for line in _summary_lines(translation))
+        for line, count in times.items():
+            click.echo(line if count == 1 else f"{line} ({count} launches)", err=True)
     limit = given["fail_on"]
     loses &= limit == Severity.DECIDE
     return int(limit is not None and (loses or any(each.reaches(limit) for each, _ in results)))
@@ -240,16 +243,12 @@ def _under_environment(read: Callable[..., Reading], options: TranslateOptions) 
     plain = read(env=options.env)
     environ = {**options.environ, **options.env}
     known = read(env=environ, given=options.env)
-    return plain if _same(plain, known, environ) else known
-
-
-def _same(plain: Reading, known: Reading, environ: dict[str, str]) -> bool:
     try:
         filled = [resolved_launch(launch, environ).arguments for launch in plain.launches]
     except UserError:
-        return True  # said with its place when the launch is translated
+        return plain  # said with its place when the launch is translated
     texts = [[word.text for word in words] for words in filled]
-    return texts == [[word.text for word in launch.arguments] for launch in known.launches]
+    return plain if texts == [[word.text for word in each.arguments] for each in known.launches] else known
 
 
 def _chosen(reading: Reading, which: str, *, quiet: bool) -> list[Launch]:
@@ -268,14 +267,8 @@ def _chosen(reading: Reading, which: str, *, quiet: bool) -> list[Launch]:
     return [reading.launches[int(which) - 1]]
 
 
-def _print_summary(translations: Sequence[Translation]) -> None:
-    """Counts, what lies beyond the mild, and the cautions, on stderr; what several launches share once."""
-    times = Counter(line for translation in translations for line in _summary_lines(translation))
-    for line, count in times.items():
-        click.echo(line if count == 1 else f"{line} ({count} launches)", err=True)
-
-
 def _summary_lines(translation: Translation) -> Iterator[str]:
+    """Yield the counts, what lies beyond the mild, and the cautions."""
     counts = dict.fromkeys(Status, 0)
     for finding in translation.findings:
         counts[finding.status] += 1

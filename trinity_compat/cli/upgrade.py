@@ -92,7 +92,8 @@ def command(
                 result = upgrade_record(path, options)
             elif is_configuration(path):
                 result = upgrade_configuration(path, options)
-                new = {str(place): result.after.decode() for place in _places(path)}
+                places = (Path(path).absolute(), Path(path).resolve())  # under which a launch may read it
+                new = {str(place): result.after.decode() for place in places}
                 options = replace(options, files={**options.files, **new})
             else:
                 result = upgrade_script(path, options)
@@ -109,11 +110,6 @@ def command(
     refused = any(result.refused for result in results)
     changed = check and any(result.changed for result in results)
     return 2 if failed else int(refused or changed)
-
-
-def _places(path: str) -> tuple[Path, Path]:
-    """Return the absolute paths under which a launch may read a file."""
-    return Path(path).absolute(), Path(path).resolve()
 
 
 def _refuse_rewriting(path: str, *, in_place: bool) -> None:

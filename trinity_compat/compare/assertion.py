@@ -87,29 +87,31 @@ class _Evaluator:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return not self.of(node.operand)
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            apply = _BINARY[type(node.op)]
-            left, right = self.of(node.left), self.of(node.right)
-            if isinstance(left, list) and isinstance(right, list):
-                if len(left) != len(right):
-                    raise self._error(node, "the two metrics have different x")
-                return [apply(p, q) for p, q in zip(left, right, strict=True)]
-            if isinstance(left, list):
-                return [apply(p, self._scalar(node, right)) for p in left]
-            return _each(lambda q: apply(self._scalar(node, left), q), right)
+            return self._binary(node)
         if isinstance(node, ast.Compare):
             return self._compare(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             return self._call(node.func.id, node.args)
         raise self._error(node)
 
+    def _binary(self, node: ast.BinOp) -> _Value:
+        apply = _BINARY[type(node.op)]
+        left, right = self.of(node.left), self.of(node.right)
+        if isinstance(left, list) and isinstance(right, list):
+            if len(left) != len(right):
+                raise self._error(node, "the two metrics have different x")
+            return [apply(p, q) for p, q in zip(left, right, strict=True)]
+        if isinstance(left, list):
+            return [apply(p, self._scalar(node, right)) for p in left]
+        return _each(lambda q: apply(self._scalar(node, left), q), right)
+
     def _compare(self, node: ast.Compare) -> bool:
         values = [self._scalar(node, self.of(part)) for part in (node.left, *node.comparators)]
-        steps = zip(node.ops, values, values[1:], strict=False)
-        return all(_COMPARE[type(op)](p, q) for op, p, q in steps if self._known(op, node))
-
-    def _known(self, op: ast.cmpop, node: ast.Compare) -> bool:
-        if type(op) not in _COMPARE:
-            raise self._error(node)
+        for op, p, q in zip(node.ops, values, values[1:], strict=False):
+            if type(op) not in _COMPARE:
+                raise self._error(node)
+            if not _COMPARE[type(op)](p, q):
+                return False
         return True
 
     def _scalar(self, node: ast.expr, value: _Value) -> float:

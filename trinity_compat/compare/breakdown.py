@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from trinity_compat.compare import names
 from trinity_compat.compare.model import RunMetrics, Side
@@ -38,14 +38,18 @@ def timing(side: Side) -> dict[str, object]:
     contains the parts of a decoupled run's explorer.
     """
     by_step = _by_step(side)
-    explorer = {part: mean(side, f"time/{part}") or 0.0 for part in _EXPLORER} if _decoupled(side) else {}
+    steps = sorted(by_step)
+    size = -(-len(steps) // _BINS) or 1
+    bins = [steps[at : at + size] for at in range(0, len(steps), size)]
+    decoupled = any(run.kind == "job" for run in side.runs)
+    explorer = {part: mean(side, f"time/{part}") or 0.0 for part in _EXPLORER} if decoupled else {}
     return {
         "label": side.label,
         "total": mean(side, "timing_s/step"),
         "mean": _average(list(by_step.values())),
         "steps": [
-            {"from": steps[0], "to": steps[-1], "parts": _average([by_step[step] for step in steps])}
-            for steps in _bins(sorted(by_step))
+            {"from": each[0], "to": each[-1], "parts": _average([by_step[step] for step in each])}
+            for each in bins
         ],
         "explorer": {part: seconds for part, seconds in explorer.items() if seconds},
     }
@@ -84,11 +88,6 @@ def _average(rows: list[Parts]) -> Parts:
     return {part: seconds for part, seconds in means.items() if seconds > 0}
 
 
-def _bins(steps: list[int]) -> Iterator[list[int]]:
-    size = -(-len(steps) // _BINS) or 1
-    return (steps[i : i + size] for i in range(0, len(steps), size))
-
-
 def mean(side: Side, name: str) -> float | None:
     """Return a metric's mean over all steps of all runs, None if no run has it."""
     values = [v for run in side.runs if name in run.series for v in run.series[name].sorted().values]
@@ -113,10 +112,6 @@ def resources(side: Side) -> dict[str, object]:
         "lag": mean(side, "training/model_version_lag/mean"),
         "step_s": mean(side, "timing_s/step"),
     }
-
-
-def _decoupled(side: Side) -> bool:
-    return any(run.kind == "job" for run in side.runs)
 
 
 def _split(run: RunMetrics) -> tuple[int, int] | None:

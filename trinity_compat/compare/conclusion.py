@@ -233,7 +233,8 @@ def _not_tested(learning: Sequence[MetricVerdict]) -> str:
     """Return why no metric of learning could be tested, or "" if one could."""
     most = max(m.a.summary.points for m in learning)
     if most < _FEWEST:
-        why = f"the sides have only {_points(most)} in common, and at least {_FEWEST} are needed"
+        points = "1 point" if most == 1 else f"{most} points"
+        why = f"the sides have only {points} in common, and at least {_FEWEST} are needed"
     else:
         reasons = [m.evidence.lacks for m in learning if m.verdict != IDENTICAL]
         why = reasons[0] if all(reasons) else ""
@@ -260,10 +261,6 @@ def _nothing_differs(comparison: Comparison, learning: Sequence[MetricVerdict]) 
 
 def _metrics(count: int) -> str:
     return "1 metric" if count == 1 else f"{count} metrics"
-
-
-def _points(count: int) -> str:
-    return "1 point" if count == 1 else f"{count} points"
 
 
 def _shift(metric: MetricVerdict) -> str:

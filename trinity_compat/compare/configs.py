@@ -68,12 +68,13 @@ def compared(a: EffectiveSettings, b: EffectiveSettings) -> SettingsDifference:
         a, b = (side if side.trinity else by_way_of_trinity(side, trinity.target) for side in (a, b))
     rows = list(_of_keys(a, b))
     idle = {row.key: why for row in rows if (why := _why_idle(row.key, a, b))}
-    following = {row.key for row in rows if _follows(row.key, a, b)} - idle.keys()
-    lasting = [
-        replace(row, stock=_of_stock(row.key, a, b))
-        for row in rows
-        if row.key not in idle and row.key not in following
-    ]
+    following = {key for key, _ in a.follows.items() & b.follows.items()} - idle.keys()
+    lasting = [row for row in rows if row.key not in idle and row.key not in following]
+    if a.flavour == b.flavour:
+        lasting = [
+            replace(row, stock=sentence(row.key, VERL, a.flavour)) if honoured_here(row.key) else row
+            for row in lasting
+        ]
     fields, derived = _of_trinity_alone(a, b)
     return SettingsDifference(
         a,
@@ -100,10 +101,6 @@ def _is_same(key: str, a: object, b: object) -> bool:
     return same(a, b) or (a in ({}, ABSENT) and b in ({}, ABSENT))
 
 
-def _follows(key: str, a: EffectiveSettings, b: EffectiveSettings) -> bool:
-    return key in a.follows and a.follows[key] == b.follows.get(key)
-
-
 def _why_idle(key: str, a: EffectiveSettings, b: EffectiveSettings) -> str:
     """Return why a difference of ``key`` has no effect, "" if it has one.
 
@@ -115,10 +112,6 @@ def _why_idle(key: str, a: EffectiveSettings, b: EffectiveSettings) -> str:
     if any(side.config and unchecked(side.config) for side in (a, b)):
         return ""
     return "" if a.flavour != b.flavour or honoured_here(key) else sentence(key, VERL, a.flavour)
-
-
-def _of_stock(key: str, a: EffectiveSettings, b: EffectiveSettings) -> str:
-    return sentence(key, VERL, a.flavour) if a.flavour == b.flavour and honoured_here(key) else ""
 
 
 def _of_trinity_alone(

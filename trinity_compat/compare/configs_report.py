@@ -39,32 +39,29 @@ def as_markdown(found: SettingsDifference) -> str:
     for title, rows, of_why in _groups(found):
         if rows:
             lines += ["", f"**{title}**", "", f"| key | A | B | {of_why} |", "|---|---|---|---|"]
-            lines += [_markdown_row(row) for row in rows]
+            for row in rows:
+                key, a, b, last = _cells(row)
+                lines.append(
+                    markdown_row([markdown(key), markdown_code(a), markdown_code(b), markdown(last)])
+                )
     return "\n".join(lines) + "\n"
 
 
 def as_json(found: Sequence[SettingsDifference]) -> str:
     """Return the differences of each source from the first."""
-    return (
-        json.dumps(
-            {"version": 1, "comparisons": [_as_dict(one) for one in found]},
-            indent=2,
-            ensure_ascii=False,
-            default=str,
-        )
-        + "\n"
-    )
-
-
-def _as_dict(found: SettingsDifference) -> dict[str, object]:
-    return {
-        "a": found.a.source,
-        "b": found.b.source,
-        "same": not found.differs,
-        "differences": [{**_row(row), "stock": row.stock} for row in found.effective],
-        "following": [{**_row(row), "follows": row.why} for row in found.following],
-        "without_effect": [{**_row(row), "why": row.why} for row in found.idle],
-    }
+    comparisons = [
+        {
+            "a": one.a.source,
+            "b": one.b.source,
+            "same": not one.differs,
+            "differences": [{**_row(row), "stock": row.stock} for row in one.effective],
+            "following": [{**_row(row), "follows": row.why} for row in one.following],
+            "without_effect": [{**_row(row), "why": row.why} for row in one.idle],
+        }
+        for one in found
+    ]
+    data = {"version": 1, "comparisons": comparisons}
+    return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 def _row(row: KeyDifference) -> dict[str, object]:
@@ -105,8 +102,3 @@ def _shown(value: object) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return " ".join(str(value).split()) if value != "" else "''"
-
-
-def _markdown_row(row: KeyDifference) -> str:
-    key, a, b, last = _cells(row)
-    return markdown_row([markdown(key), markdown_code(a), markdown_code(b), markdown(last)])

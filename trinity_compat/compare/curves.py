@@ -98,7 +98,9 @@ def both_sides(
     """Return the common x (empty if the sides share no range) and both sides on it."""
     curves = [curve_of(series[name], run, options) for run, series in (*a, *b)]
     xs, values = align([one.finite() for one in curves])
-    low, high = _common(curves)
+    # the range in which every curve has points, finite or not; empty where one has none
+    low = max(one.xs[0] if one.xs else math.inf for one in curves)
+    high = min(one.xs[-1] if one.xs else -math.inf for one in curves)
     inside = [one.inside(low, high) for one in curves]
     count = len(a)
     first = _side(xs, values[:count], curves[:count], inside[:count])
@@ -136,13 +138,6 @@ def samples_of(run: RunMetrics) -> int | None:
     batch = verl.get("data", {}).get("train_batch_size")
     n = verl.get("actor_rollout_ref", {}).get("rollout", {}).get("n")
     return int(batch) * int(n) if batch and n else None
-
-
-def _common(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the range of x in which every curve has points, finite or not; low > high for an empty range."""
-    if not all(one.xs for one in curves):
-        return math.inf, -math.inf
-    return max(one.xs[0] for one in curves), min(one.xs[-1] for one in curves)
 
 
 def _side(

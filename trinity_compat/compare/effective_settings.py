@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,9 @@ def read_sides(
     release in one of them doesn't change every default. A release has the engine of the first other source.
     """
     read = [read_in_effect(source, cwd=cwd, env=env) for source in sources]
-    if version := _common_release(read):
+    fitting = [side.config.version.candidates for side in read if side.config]
+    common = set(VERL_RELEASES).intersection(*filter(None, fitting))
+    if version := max(common, key=VERL_RELEASES.index, default=""):
         for place, side in enumerate(read):
             if side.config and side.config.version.candidates and side.config.version.value != version:
                 side = read_in_effect(side.source, cwd=cwd, env=env, version=version)
@@ -142,13 +144,6 @@ def read_sides(
         of_release(side.source, found[1], flavour) if (found := _RELEASE.fullmatch(side.source)) else side
         for side in read
     ]
-
-
-def _common_release(read: Sequence[EffectiveSettings]) -> str:
-    """Return the newest release that fits every source whose release is inferred, "" if none does."""
-    fitting = [side.config.version.candidates for side in read if side.config]
-    common = set(VERL_RELEASES).intersection(*filter(None, fitting))
-    return max(common, key=VERL_RELEASES.index, default="")
 
 
 def of_release(source: str, version: str, flavour: str) -> EffectiveSettings:
@@ -164,13 +159,17 @@ def of_trinity(source: str, config: Mapping[str, object]) -> EffectiveSettings:
     full = completed_config(config)
     flavour = flavour_of(full.config)
     told = named(verl_settings(full))
+    raw = leaves(pinned_tree(flavour))
+    follows = {
+        key: value for key, value in raw if key not in told and isinstance(value, str) and "${" in value
+    }
     return EffectiveSettings(
         source,
         dict(leaves(compose_pinned(told, flavour))),
         dict.fromkeys(told, source),
         "a Trinity configuration, translated back to veRL",
         flavour,
-        follows=_follows(flavour, told),
+        follows=follows,
         trinity=_as_completed(full),
     )
 
@@ -183,12 +182,6 @@ def _as_completed(full: CompletedConfig) -> CompletedConfig:
         return completed(full.config, full.target)
     except UserError:  # a number in it is a variable
         return full
-
-
-def _follows(flavour: str, told: Iterable[str]) -> dict[str, str]:
-    """Return the keys that the pinned veRL fills in from others, without those that are given."""
-    raw = leaves(pinned_tree(flavour))
-    return {key: value for key, value in raw if key not in told and isinstance(value, str) and "${" in value}
 
 
 def by_way_of_trinity(side: EffectiveSettings, target: str) -> EffectiveSettings:
@@ -213,25 +206,21 @@ def _of_job(source: str, directory: Path) -> EffectiveSettings:
             where=Where(source),
             hint="name a job directory, or a script or YAML in the folder",
         )
-    launched = read_section(directory / "config" / "launch.json")
+    launched: Mapping[str, Any] = read_section(directory / "config" / "launch.json")
+    words = {split_key(word["text"])[1]: word["where"] for word in launched.get("arguments", ())}
+    sets = (split_key(text)[1] for text in _sets(launched))
     run = {key: value for key, value in spec.items() if key not in _OF_THE_START}
     names = (verl.get(MODEL_ENGINE), value_at(verl, "actor_rollout_ref.actor.strategy"))
     return EffectiveSettings(
         source,
         dict(leaves(verl)),
-        _places_in(launched),
+        words | dict.fromkeys(sets, "--set"),
         "a job, as it ran",
         next((found for name in names if (found := flavour_with(name)) != FLAVOURS[0]), FLAVOURS[0]),
         "the run's plan",
         trinity=_trinity_of_job(directory, launched),
         run={key: value for key, value in leaves(run) if key != "sync.directory"},
     )
-
-
-def _places_in(launched: Mapping[str, Any]) -> dict[str, str]:
-    """Return the places of the keys of a job's launch and of its ``--set``."""
-    words = {split_key(word["text"])[1]: word["where"] for word in launched.get("arguments", ())}
-    return words | dict.fromkeys((split_key(text)[1] for text in _sets(launched)), "--set")
 
 
 def _sets(launched: Mapping[str, Any]) -> Sequence[str]:

@@ -105,7 +105,7 @@ def _read_one(path: Path, text: str, key: str, value: object) -> MarginAmount:
     from trinity_compat.verl_config.yaml_files import key_lines
 
     try:
-        # Raise UserError unless a word without a slash or wildcard is a group of the report.
+        # a word without a slash or wildcard has to be a group of the report
         groups = names.groups()
         if key not in groups and not set(key) & set("/*?["):
             near = nearest(key, groups)

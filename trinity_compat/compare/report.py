@@ -183,9 +183,7 @@ def _side_dict(side: Side) -> dict[str, object]:
 
 def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
     """Return one metric of ``as_dict``."""
-    d = metric.difference
-    # The equivalence test: its margin, and p of B − A not being within it.
-    margin = metric.evidence.margin
+    d, margin = metric.difference, metric.evidence.margin
     return {
         "name": metric.name,
         "group": metric.group,
@@ -204,8 +202,9 @@ def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
             "q": d.q,
             "method": d.method,
         },
+        # the equivalence test: p is that of B − A not being within the margin
         "same": {"margin": _finite(margin.size), "of": margin.origin, "p": metric.evidence.p_same},
-        "takes": {"least_seen": _known(metric.evidence.least), "seeds": metric.evidence.seeds},
+        "takes": {"least_seen": _finite(metric.evidence.least), "seeds": metric.evidence.seeds},
         "parts": _band_dict(metric),
         "distance": _finite(metric.area),
         "differs_in_meaning": metric.differs_in_meaning or None,
@@ -230,10 +229,6 @@ def _band_dict(metric: MetricVerdict) -> dict[str, object] | None:
     }
 
 
-def _known(value: float | None) -> float | None:
-    return None if value is None else _finite(value)
-
-
 def _summary_dict(side: SideCurves) -> dict[str, object]:
     s = side.summary
     return {
@@ -251,8 +246,8 @@ def _broken_dict(side: SideCurves) -> dict[str, object] | None:
     return {"kind": b.kind, "count": b.count, "first": b.first, "to_the_end": b.to_the_end}
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def as_json(comparisons: Sequence[Comparison]) -> str:

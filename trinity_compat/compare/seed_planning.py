@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics as stdlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from trinity_compat.common.errors import UserError
@@ -123,24 +123,25 @@ def as_text(plan: SeedPlan, form: str) -> str:
         rows = [asdict(row) for row in plan.rows]
         data = {"version": 1, "asked": str(plan.asked), "sides": sides, "plan": rows}
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-    cells = [_cells(row) for row in plan.rows]
-    lines = [_title(plan), "", *(_markdown(cells) if form == "md" else _columns(cells)), "", *_notes(plan)]
-    return "\n".join(lines) + "\n"
-
-
-def _title(plan: SeedPlan) -> str:
     whose = " and ".join(f"{label} ({runs} run{'' if runs == 1 else 's'})" for label, runs in plan.sides)
     what = f"a difference of {plan.asked}{' of the level' if plan.asked.is_share else ''}"
-    return f"Seeds per side that detect {what} with 80 % power at p ≤ 0.05, given the noise of {whose}:"
-
-
-def _notes(plan: SeedPlan) -> list[str]:
-    runs = min(count for _, count in plan.sides if count > 1)
-    return [
+    cells = [_cells(row) for row in plan.rows]
+    if form == "md":
+        head = [f"| {' | '.join(_COLUMNS)} |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
+        table = [*head, *(f"| {' | '.join(row)} |" for row in cells)]
+    else:
+        table = _columns(cells)
+    fewest = min(count for _, count in plan.sides if count > 1)
+    lines = [
+        f"Seeds per side that detect {what} with 80 % power at p ≤ 0.05, given the noise of {whose}:",
+        "",
+        *table,
+        "",
         "Conservative: from the upper 80 % limit of the standard deviation, which few seeds estimate"
         " only roughly.",
-        f"Detectable now: the difference that {runs} seeds per side detect with 80 % power.",
+        f"Detectable now: the difference that {fewest} seeds per side detect with 80 % power.",
     ]
+    return "\n".join(lines) + "\n"
 
 
 def _cells(row: SeedsNeeded) -> list[str]:
@@ -152,11 +153,6 @@ def _count(seeds: int | None) -> str:
     from trinity_compat.compare.inference.estimate import MOST_SEEDS
 
     return f"> {MOST_SEEDS}" if seeds is None else str(seeds)
-
-
-def _markdown(cells: Iterable[Sequence[str]]) -> list[str]:
-    head = [f"| {' | '.join(_COLUMNS)} |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
-    return [*head, *(f"| {' | '.join(row)} |" for row in cells)]
 
 
 def _columns(cells: Sequence[Sequence[str]]) -> list[str]:

@@ -153,17 +153,9 @@ def compare(a: Side, b: Side, options: CompareOptions) -> Comparison:
             + (f" that begins with {', '.join(options.metrics)}" if options.metrics else ""),
             hint=f"{a.label} has e.g. {_examples(in_a)}; {b.label} has e.g. {_examples(in_b)}; see --pair",
         )
-    notes += _unused_margins(options, metrics)
-    # Each metric with its verdict.
-    found = []
-    for learning in (True, False):
-        kind = [m for m in metrics if names.is_of_learning(m.group) == learning]
-        qs = _discoveries({m.name: m.difference.p for m in kind if _is_tested(m)})
-        band_qs = _discoveries({m.name: m.evidence.band.p for m in kind if m.evidence.band and _is_tested(m)})
-        found += [_with_verdict(m, qs.get(m.name), band_qs.get(m.name), len(qs)) for m in kind]
-    return Comparison(
-        a, b, options, sorted(found, key=lambda m: m.name), sorted(in_a - in_b), sorted(in_b - in_a), notes
-    )
+    unused = options.margins.unused([m.name for m in metrics])
+    notes += [f"the margin of {name} fits no metric that both sides have" for name in unused]
+    return Comparison(a, b, options, _with_verdicts(metrics), sorted(in_a - in_b), sorted(in_b - in_a), notes)
 
 
 def _not_finite(run: RunMetrics) -> Iterator[str]:
@@ -174,11 +166,6 @@ def _not_finite(run: RunMetrics) -> Iterator[str]:
                 f"{run.source}: {name} has {len(steps)} points that are NaN or infinite, the first at step "
                 f"{min(steps)}; they were left out"
             )
-
-
-def _unused_margins(options: CompareOptions, metrics: Sequence[MetricVerdict]) -> list[str]:
-    left = options.margins.unused([m.name for m in metrics])
-    return [f"the margin of {name} fits no metric that both sides have" for name in left]
 
 
 def _examples(found: set[str]) -> str:
@@ -234,6 +221,25 @@ def _metric(name: str, a: Renamed, b: Renamed, options: CompareOptions, differs:
     return MetricVerdict(name, group, xs, side_a, side_b, area, evidence, UNCLEAR, differs_in_meaning=differs)
 
 
+def _with_verdicts(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
+    """Return each metric with its verdict.
+
+    p is corrected among the metrics of learning, and among the others (seconds, memory, throughput), which
+    nearly always differ.
+    """
+    found = []
+    for learning in (True, False):
+        kind = [m for m in metrics if names.is_of_learning(m.group) == learning]
+        qs = _discoveries({m.name: m.difference.p for m in kind if _is_tested(m)})
+        band_qs = _discoveries({m.name: m.evidence.band.p for m in kind if m.evidence.band and _is_tested(m)})
+        for m in kind:
+            difference, band_q = replace(m.evidence.difference, q=qs.get(m.name)), band_qs.get(m.name)
+            evidence = replace(m.evidence, difference=difference)
+            verdict, why = judge(m.a, m.b, evidence, tested=len(qs), band_q=band_q)
+            found.append(replace(m, evidence=evidence, verdict=verdict, why=why, band_q=band_q))
+    return sorted(found, key=lambda m: m.name)
+
+
 def _is_tested(metric: MetricVerdict) -> bool:
     """Return whether p counts: the points are not all equal, and not just one side diverged."""
     a, b = metric.a, metric.b
@@ -247,13 +253,6 @@ def _discoveries(ps: Mapping[str, float | None]) -> dict[str, float]:
     from trinity_compat.compare.inference.estimate import discoveries
 
     return dict(zip(known, discoveries(list(known.values())), strict=True))
-
-
-def _with_verdict(metric: MetricVerdict, q: float | None, band_q: float | None, tested: int) -> MetricVerdict:
-    difference = replace(metric.evidence.difference, q=q)
-    evidence = replace(metric.evidence, difference=difference)
-    verdict, why = judge(metric.a, metric.b, evidence, tested=tested, band_q=band_q)
-    return replace(metric, evidence=evidence, verdict=verdict, why=why, band_q=band_q)
 
 
 def _no_common_range(

@@ -34,8 +34,7 @@ def within_runs(a: Sequence[float], b: Sequence[float]) -> Estimate:
     effect = value / noise if noise else (math.copysign(math.inf, value) if value else 0.0)
     worth = effective_points(gaps)
     if worth >= _WORTH:
-        # The variance, itself too small by what the mean has taken up, over the points' worth.
-        variance = float(gaps.var()) / (1 - 1 / worth)
+        variance = float(gaps.var()) / (1 - 1 / worth)  # without the factor too small, by the mean's share
         means = block_means(gaps, _BLOCKS)
         errors = (
             (math.sqrt(variance / worth), worth - 1),

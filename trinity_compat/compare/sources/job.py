@@ -40,11 +40,9 @@ def _role(root: Path, role: str) -> Path:
 
 def _meta(directory: Path) -> dict[str, Any]:
     """Return the configuration of config/run.json and config/audit.json; empty for a damaged file."""
-    meta: dict[str, object] = {}
     spec = read_section(directory / "config" / "run.json")
-    for key in ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers"):
-        if key in spec:
-            meta[key] = spec[key]
+    plain = ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers")
+    meta = {key: spec[key] for key in plain if key in spec}
     if verl := spec.get("verl"):
         meta["verl"] = verl
     if audit := read_section(directory / "config" / "audit.json"):

@@ -43,9 +43,8 @@ def read_run(directory: Path) -> RunMetrics:
             if len(parts) >= 3:
                 into.add(int(parts[2]), float(parts[1]), int(parts[0]) / 1000)
     tag = directory / "tags" / "mlflow.runName"
-    return RunMetrics(
-        tag.read_text().strip() if tag.is_file() else directory.name, str(directory), "mlflow", series
-    )
+    name = tag.read_text().strip() if tag.is_file() else directory.name
+    return RunMetrics(name, str(directory), "mlflow", series)
 
 
 def _written(value: float, is_nan: bool) -> float:

@@ -41,7 +41,8 @@ def _csv_row(row: Mapping[str, str], printed: PrintedDecimals) -> Mapping[str, s
     for text in row.values():
         if isinstance(text, str) and number_of(text) is not None:
             printed.add(text)
-    return {(name.split(" - ", 1)[1] if " - " in name else name): text for name, text in row.items() if name}
+    # `my-run - critic/score/mean` → `critic/score/mean`; W&B's __MIN/__MAX columns keep their suffix
+    return {name.split(" - ", 1)[-1]: text for name, text in row.items() if name}
 
 
 def read_json(path: Path) -> RunMetrics:

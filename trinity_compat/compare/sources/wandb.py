@@ -34,14 +34,7 @@ def read(path: Path) -> RunMetrics:
     notes: list[str] = []
     for index, record in enumerate(_records(file.read_bytes(), notes)):
         try:
-            for number, kind, start, stop in protobuf.fields(record, 0, len(record)):
-                if number == _HISTORY and kind == protobuf.BYTES:
-                    row = dict(_items(record, start, stop))
-                    step = row.pop("_step", index)
-                    wall = row.pop("_timestamp", math.nan)
-                    for key, value in row.items():
-                        if not key.startswith("_"):
-                            series.setdefault(key, Series()).add(int(step), value, wall)
+            _history(record, index, series)
             config.update(_configuration(record))
         except (protobuf.MalformedMessage, UnicodeDecodeError):
             notes.append(f"{file.name}: record {index} is damaged and was left out")
@@ -73,6 +66,18 @@ def _records(data: bytes, notes: list[str]) -> Iterator[bytes]:
             yield b"".join(parts)
 
 
+def _history(record: bytes, index: int, series: dict[str, Series]) -> None:
+    for number, kind, start, stop in protobuf.fields(record, 0, len(record)):
+        if number == _HISTORY and kind == protobuf.BYTES:
+            pairs = ((name, _number(text)) for name, text in _pairs(record, start, stop))
+            row = {name: value for name, value in pairs if value is not None}
+            step = row.pop("_step", index)
+            wall = row.pop("_timestamp", math.nan)
+            for key, value in row.items():
+                if not key.startswith("_"):
+                    series.setdefault(key, Series()).add(int(step), value, wall)
+
+
 def _configuration(record: bytes) -> Iterator[tuple[str, object]]:
     """(section, its content) of a run's record; what is not JSON is left out."""
     for number, kind, start, stop in protobuf.fields(record, 0, len(record)):
@@ -83,14 +88,6 @@ def _configuration(record: bytes) -> Iterator[tuple[str, object]]:
                 for key, text in _pairs(record, a, b):
                     with contextlib.suppress(ValueError):
                         yield key, json.loads(text)
-
-
-def _items(record: bytes, at: int, end: int) -> Iterator[tuple[str, float]]:
-    """(name, number) pairs of one history row; values that are not numbers are left out."""
-    for name, text in _pairs(record, at, end):
-        value = _number(text)
-        if value is not None:
-            yield name, value
 
 
 def _pairs(record: bytes, at: int, end: int) -> Iterator[tuple[str, str]]:
