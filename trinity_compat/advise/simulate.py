@@ -300,10 +300,7 @@ class _Following:
         self._spent: list[float] = []
         self._ages: list[list[int]] = []
         self._lanes: list[Lane] = []
-        self._loaded = (
-            0.0,
-            0.0,
-        )  # time of the explorer's version, and its engines' busy seconds at that time
+        self._loaded = (0.0, 0.0)  # time of the explorer's version, and its engines' busy seconds then
         self._marks: list[tuple[float, float, float]] = []  # at the end of each step: busy s, tokens, time
 
     def run(self) -> Prediction:
@@ -334,17 +331,15 @@ class _Following:
             ),
         )
 
-    def _limit(self) -> int:
-        """Return the number of the first task that may not begin yet (`policy.last_step`)."""
-        staleness = self._schedule.staleness
-        ahead = max(1, 1 + self._schedule.offset) if staleness is None else staleness
-        return (self._version + 1 + ahead) * self._work.groups
-
     def _dispatch(self, now: float) -> None:
         """Begin tasks wherever a slot is free, at the engine with the most room."""
         prefill = self._work.prompt / self._speeds.prefill if self._speeds.prefill else 0.0
+        staleness = self._schedule.staleness
+        ahead = max(1, 1 + self._schedule.offset) if staleness is None else staleness
+        # the first task that may not begin yet (`policy.last_step`)
+        limit = (self._version + 1 + ahead) * self._work.groups
         touched = set()
-        while self._next < self._limit():
+        while self._next < limit:
             index = max(range(len(self._engines)), key=lambda each: self._engines[each].room)
             if self._engines[index].room <= 0:
                 break
@@ -423,7 +418,14 @@ class _Following:
 
     def _trainer_event(self, now: float) -> None:
         if self._training is None:  # the handover has ended
-            self._end_lane(now)
+            for engine in self._engines:
+                engine.advance(now)
+            # the explorer's work with the version that is replaced now
+            begin, before = self._loaded
+            busy_s = sum(engine.busy_s for engine in self._engines)
+            share = (busy_s - before) / (len(self._engines) * (now - begin)) if now > begin else 0.0
+            self._lanes.append(Lane("explorer", self._version + 1, self._version, begin, now, share))
+            self._loaded = (now, busy_s)
             self._version = self._step
             self._dispatch(now)
             self._train(now)
@@ -443,13 +445,3 @@ class _Following:
             )
         )
         heapq.heappush(self._events, (self._free, next(self._order), -1, 0))
-
-    def _end_lane(self, now: float) -> None:
-        """Enter the explorer's work with the version that is replaced now."""
-        for engine in self._engines:
-            engine.advance(now)
-        begin, before = self._loaded
-        busy_s = sum(engine.busy_s for engine in self._engines)
-        share = (busy_s - before) / (len(self._engines) * (now - begin)) if now > begin else 0.0
-        self._lanes.append(Lane("explorer", self._version + 1, self._version, begin, now, share))
-        self._loaded = (now, busy_s)

@@ -378,7 +378,12 @@ class _Line:
             found = self._searched(at)
         else:
             end, as_module = self._options_end(at, launcher.flags)
-            found = self._after_options(end, as_module=as_module)
+            if end >= len(self.words):
+                return None
+            if as_module:
+                found = self._module(end + 1, self.words[end])
+            else:
+                found = self._file(end) if self.words[end].endswith(".py") else self.program(end)
             if found and launcher is _TORCHRUN:
                 found = replace(found, torchrun=(at, end))
         return found and replace(found, wrapper=(launcher.shown, *found.wrapper))
@@ -411,10 +416,3 @@ class _Line:
             elif "=" not in option and option not in flags:
                 at += 1
         return at, as_module
-
-    def _after_options(self, at: int, *, as_module: bool) -> FoundMain | None:
-        if at >= len(self.words):
-            return None
-        if as_module:
-            return self._module(at + 1, self.words[at])
-        return self._file(at) if self.words[at].endswith(".py") else self.program(at)

@@ -261,14 +261,12 @@ def merged(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     groups: dict[tuple[str, str, str, str], list[Diagnostic]] = {}
     for each in found:
         groups.setdefault((each.code, each.severity, each.message, each.where.file), []).append(each)
-    return [_one(group) for group in groups.values()]
-
-
-def _one(group: list[Diagnostic]) -> Diagnostic:
-    first, *others = group
-    lines = [str(line) for line in dict.fromkeys(other.where.line for other in others) if line]
-    if not lines:
-        return first
-    shown = ", ".join(lines[:_LINES]) + (", …" if len(lines) > _LINES else "")
-    times = f"{len(group)} times: also line{'s' if len(lines) > 1 else ''} {shown}"
-    return replace(first, message=f"{first.message} ({times})")
+    out: list[Diagnostic] = []
+    for first, *others in groups.values():
+        lines = [str(line) for line in dict.fromkeys(other.where.line for other in others) if line]
+        if lines:
+            shown = ", ".join(lines[:_LINES]) + (", …" if len(lines) > _LINES else "")
+            times = f"{1 + len(others)} times: also line{'s' if len(lines) > 1 else ''} {shown}"
+            first = replace(first, message=f"{first.message} ({times})")
+        out.append(first)
+    return out

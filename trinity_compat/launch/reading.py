@@ -328,30 +328,21 @@ def _warn_of_background(log: ReadingLog) -> None:
             )
 
 
-def _warn_of_scheduler(log: ReadingLog) -> None:
-    """Warn of each used value that comes from the job's ``#SBATCH`` lines."""
-    for found in log.scheduled:
-        if found.read and log.launches:
-            taken = f"${found.name} is {found.setting.value} ({found.setting.option}), as sbatch would set it"
-            log.warn(SCHEDULED, f"{taken}; another value: --env {found.name}=…", found.setting.where)
-
-
-def _remember_secrets(shell: Shell) -> None:
-    """Have the values of variables under a secret's name hidden, in whatever text the script puts them."""
-    for name, variable in shell.variables.items():
-        if variable.value:
-            remember(name, text_of(variable.value))
-    for launch in shell.log.launches:
-        for name, word in launch.env.items():
-            remember(name, word.text)
-
-
 def _reading(name: str, shell: Shell, hint: str = "") -> Reading:
     log = shell.log
-    _remember_secrets(shell)
+    # the values of variables under a secret's name are hidden, in whatever text the script puts them
+    for variable_name, variable in shell.variables.items():
+        if variable.value:
+            remember(variable_name, text_of(variable.value))
+    for launch in log.launches:
+        for variable_name, word in launch.env.items():
+            remember(variable_name, word.text)
     _warn_of_lost(log, name)
     _warn_of_background(log)
-    _warn_of_scheduler(log)
+    for used in log.scheduled if log.launches else ():
+        if used.read:
+            taken = f"${used.name} is {used.setting.value} ({used.setting.option}), as sbatch would set it"
+            log.warn(SCHEDULED, f"{taken}; another value: --env {used.name}=…", used.setting.where)
     for where, message in unset_variables.warnings(log.launches):
         log.warn("TP119", message, where)
     if found := unset_variables.of_arguments(log.launches, log.lacking):

@@ -25,15 +25,17 @@ def files_of(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             )
         path = Path(source)
         if source != "-" and path.is_dir():
-            # Raise UserError for a folder that is a link out of the working directory, as for a file.
-            try:
+            try:  # a folder that is a link out of the working directory is refused, as a file is
                 real_path(path, roots_of_named(path / "script"))
             except OutOfReach as error:
                 raise UserError(
                     f"cannot be read: {error.strerror}", where=Where(str(path)), hint=error.hint
                 ) from None
             os.scandir(path).close()  # raises where the folder can't be read: the search would find it empty
-            scripts = _scripts_below(path)
+            found = (file for file in path.rglob("*") if file.suffix in SCRIPTS and file.is_file())
+            scripts = sorted(
+                file for file in found if not any(p.startswith(".") for p in file.relative_to(path).parts)
+            )
             if not scripts:
                 raise UserError(
                     f"no script below this folder ({', '.join(sorted(SCRIPTS))})", where=Where(source)
@@ -41,10 +43,3 @@ def files_of(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             yield from ((str(file), False) for file in scripts)
         else:
             yield source, True
-
-
-def _scripts_below(folder: Path) -> list[Path]:
-    found = (file for file in folder.rglob("*") if file.suffix in SCRIPTS and file.is_file())
-    return sorted(
-        file for file in found if not any(p.startswith(".") for p in file.relative_to(folder).parts)
-    )

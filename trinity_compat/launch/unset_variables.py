@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.redaction import shown
-from trinity_compat.launch.model import EnvRef, Launch, Word, WordPart
+from trinity_compat.launch.model import EnvRef, Launch, WordPart
 
 # What a login, a shell or a scheduler sets wherever a script is started.
 _OF_EVERY_SHELL = frozenset(
@@ -25,7 +25,8 @@ def warnings(launches: Iterable[Launch]) -> Iterator[tuple[Where, str]]:
     seen: set[str] = set()
     lines: dict[Where, tuple[list[str], list[str]]] = {}  # names, and the words that they leave incomplete
     for word in (word for launch in launches for word in launch.arguments):
-        new = [name for name in dict.fromkeys(_unset(word)) if name not in seen]
+        unset = dict.fromkeys(reference.name for reference in filter(None, map(missing, word.parts)))
+        new = [name for name in unset if name not in seen and not is_always_set(name)]
         if new:
             seen.update(new)
             names, words = lines.setdefault(word.where, ([], []))
@@ -39,7 +40,9 @@ def warnings(launches: Iterable[Launch]) -> Iterator[tuple[Where, str]]:
 
 def of_arguments(launches: Iterable[Launch], lacking: Collection[int]) -> tuple[Where, str] | None:
     """A place and a message where values are empty and the script reads arguments that nobody gave it."""
-    words = [word for launch in launches for word in launch.arguments if _is_empty(word)]
+    arguments = (word for launch in launches for word in launch.arguments)
+    # `key=` with nothing behind it, not even what could be in a variable
+    words = [word for word in arguments if word.text.endswith("=") and not any(p.source for p in word.parts)]
     if not words or not lacking:
         return None
     names = ", ".join(f"${number}" for number in sorted(lacking))
@@ -48,20 +51,9 @@ def of_arguments(launches: Iterable[Launch], lacking: Collection[int]) -> tuple[
     return words[0].where, f"{names} {are} not set: {empty} here; give {them} after --, in their order"
 
 
-def _is_empty(word: Word) -> bool:
-    """``key=`` with nothing behind it, not even what could be in a variable."""
-    return word.text.endswith("=") and not any(part.source for part in word.parts)
-
-
 def missing(part: WordPart) -> EnvRef | None:
     """The variable that a part stands for, where it has no value, no default, and no order to stop then."""
     source = part.source
     if not isinstance(source, EnvRef) or source.default is not None or source.required or part.text:
         return None
     return source
-
-
-def _unset(word: Word) -> Iterator[str]:
-    for reference in filter(None, map(missing, word.parts)):
-        if not is_always_set(reference.name):
-            yield reference.name

@@ -110,14 +110,14 @@ def _is_list_of_hosts(value: Value) -> bool:
 
 def of_launch(sh: Shell) -> Machines:
     """Return what the script has said before the launch that starts now."""
-    # The nodes and the GPUs of one, where the environment does not say otherwise.
+    # what the options of #SBATCH or srun say, where the environment does not say otherwise
     found: dict[str, MachineLine] = {}
     for each in sh.log.scheduled:
         variable, setting = sh.variables.get(each.name), each.setting
         is_it = variable is not None and variable.value is each.value
         if is_it and setting.value.isdigit() and setting.option.startswith("-"):
             found[each.name] = MachineLine(int(setting.value), setting.option, setting.where)
-    nodes, gpus = (found.get("SLURM_NNODES"), found.get("SLURM_GPUS_ON_NODE"))
+    nodes, gpus = found.get("SLURM_NNODES"), found.get("SLURM_GPUS_ON_NODE")
     text = _of_text(*sh.log.source)
     packs = False
     if nodes is None and gpus is None:

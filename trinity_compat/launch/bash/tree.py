@@ -71,8 +71,8 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
                 text = patched_text
                 continue
             problem = problem or error
-            # bash has run the commands before the error by the time it finds it
-            # The text up to the command that goes on in `line`: bash runs none of that one.
+            # bash has run the commands before the error by the time it finds it, and none of the command
+            # that goes on in its line
             lines = text.splitlines(keepends=True)[: max(0, error.line - 1)]
             while lines and CONTINUED.search(lines[-1]):
                 lines.pop()

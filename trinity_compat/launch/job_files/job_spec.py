@@ -269,16 +269,15 @@ def _literals(texts: Mapping[str, str], name: str) -> dict[str, Value]:
 
 def _with_templates(value: Value) -> Value:
     """The text with a piece that is not known in place of each ``${{ … }}``."""
-    return tuple(piece for bit in value for piece in _split_at_templates(bit))
-
-
-def _split_at_templates(bit: TextPiece) -> Iterator[TextPiece]:
-    end = 0
-    for found in _TEMPLATE.finditer(bit.text):
-        yield replace(bit, text=bit.text[end : found.start()])
-        yield TextPiece("", bit.where, UnknownPiece(found[0], bit.where))
-        end = found.end()
-    yield replace(bit, text=bit.text[end:])
+    out: list[TextPiece] = []
+    for bit in value:
+        end = 0
+        for found in _TEMPLATE.finditer(bit.text):
+            out.append(replace(bit, text=bit.text[end : found.start()]))
+            out.append(TextPiece("", bit.where, UnknownPiece(found[0], bit.where)))
+            end = found.end()
+        out.append(replace(bit, text=bit.text[end:]))
+    return tuple(out)
 
 
 def _container(items: dict[str, Node], name: str, env: Mapping[str, Value]) -> Iterator[SourceCommand]:

@@ -61,10 +61,26 @@ def read(name: str, text: str, env: Mapping[str, str] | None = None) -> Contents
 
 
 def _code(source: str) -> ast.Module | None:
-    """Return the Python of a cell; None where it is shell code, a file, or not Python as it stands."""
+    """Return the Python of a cell; None where it is shell code, a file, or not Python as it stands.
+
+    Its ``!`` lines and magics are calls of Python, each line where it was.
+    """
     if _SHELL_CELL.match(source) or _FILE_CELL.match(source):
         return None
-    code = parsed(_as_python(source.split("\n")))
+    lines, out = source.split("\n"), list[str]()
+    for start, end in _blocks(lines):
+        line = lines[start]
+        indent = line[: len(line) - len(line.lstrip())]
+        if line.lstrip().startswith("!"):
+            command = "\n".join([line.lstrip()[1:], *lines[start + 1 : end]])
+            out += [f"{indent}{_SHELL_LINE}({command!r})", *[""] * (end - start - 1)]
+        elif found := _ENVIRONMENT.match(line):
+            out.append(f"{indent}os.environ[{found[1]!r}] = {found[2].strip()!r}")
+        elif found := _FOLDER.match(line):
+            out.append(f"{indent}os.chdir({found[1].strip()!r})")
+        else:
+            out.append(f"{indent}pass" if line.lstrip().startswith("%") else line)
+    code = parsed("\n".join(out))
     return code if isinstance(code, ast.Module) else None
 
 
@@ -82,28 +98,6 @@ def _record_shell(reader: Evaluator, source: str) -> None:
         ]
     for code, line in found:
         reader.record(ast.Constant(code, lineno=line), code=lines_of(code, Where(reader.name, line)))
-
-
-def _as_python(lines: list[str]) -> str:
-    """Return a cell with its ``!`` lines and magics as calls of Python, each line where it was."""
-    out: list[str] = []
-    for start, end in _blocks(lines):
-        line = lines[start]
-        indent = line[: len(line) - len(line.lstrip())]
-        if line.lstrip().startswith("!"):
-            code = "\n".join([line.lstrip()[1:], *lines[start + 1 : end]])
-            out += [f"{indent}{_SHELL_LINE}({code!r})", *[""] * (end - start - 1)]
-        else:
-            out.append(_magic(line, indent))
-    return "\n".join(out)
-
-
-def _magic(line: str, indent: str) -> str:
-    if found := _ENVIRONMENT.match(line):
-        return f"{indent}os.environ[{found[1]!r}] = {found[2].strip()!r}"
-    if found := _FOLDER.match(line):
-        return f"{indent}os.chdir({found[1].strip()!r})"
-    return f"{indent}pass" if line.lstrip().startswith("%") else line
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, int]]:

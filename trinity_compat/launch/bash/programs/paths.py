@@ -41,16 +41,13 @@ def _base_of(path: Value, suffix: str) -> Value:
 def dirname(sh: Shell, given: ParsedOptions) -> int:
     """``dirname paths``."""
     for path in given.operands:
-        sh.write_line(_folder_of(path, sh))
+        text = text_of(path)
+        folder = posixpath.dirname(text.rstrip("/")).rstrip("/") or ("/" if text.startswith("/") else ".")
+        if doubt_in([path]) is None:
+            sh.write_line(literal(folder, sh.where))
+        else:
+            sh.write_line(cut_value(path, (0, len(folder)), f"dirname {text}", sh.where, sure=True))
     return 0 if given.operands else 1
-
-
-def _folder_of(path: Value, sh: Shell) -> Value:
-    text = text_of(path)
-    folder = posixpath.dirname(text.rstrip("/")).rstrip("/") or ("/" if text.startswith("/") else ".")
-    if doubt_in([path]) is None:
-        return literal(folder, sh.where)
-    return cut_value(path, (0, len(folder)), f"dirname {text}", sh.where, sure=True)
 
 
 def realpath(sh: Shell, given: ParsedOptions) -> int | None:

@@ -25,18 +25,17 @@ from trinity_compat.launch.model import UnknownPiece
 def cat(sh: Shell, given: ParsedOptions) -> int:
     """The content of files, or of stdin; what can't be read is open."""
     for file in given.operands:
-        sh.write(_stdin(sh) if text_of(file) == "-" else _content(sh, file))
+        if text_of(file) == "-":
+            sh.write(_stdin(sh))
+            continue
+        content = None if doubt_in([file]) else sh.files.read(sh.files_path(file))
+        if content is None:
+            sh.doubt = UnknownPiece(text_of(file), sh.where)
+            content = (sh.unknown(f"cat {text_of(file)}", sh.where),)
+        sh.write(content)
     if not given.operands:
         sh.write(_stdin(sh))
     return 0
-
-
-def _content(sh: Shell, file: Value) -> Value:
-    content = None if doubt_in([file]) else sh.files.read(sh.files_path(file))
-    if content is None:
-        sh.doubt = UnknownPiece(text_of(file), sh.where)
-        return (sh.unknown(f"cat {text_of(file)}", sh.where),)
-    return content
 
 
 def _stdin(sh: Shell) -> Value:

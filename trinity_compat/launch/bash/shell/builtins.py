@@ -281,13 +281,6 @@ def _getopts(sh: Shell, args: Args) -> int:
             result, argument = (":", literal(letter, sh.where)) if spec[0] == ":" else ("?", None)
     elif result == "?" and spec[:1] == ":":
         argument = literal(letter, sh.where)
-    _getopts_result(sh, name, result, argument, following)
-    return 0
-
-
-def _getopts_result(
-    sh: Shell, name: str, result: str, argument: Value | None, following: tuple[int, int]
-) -> None:
     sh.getopts_at = following
     sh.set_scalar("OPTIND", literal(str(following[0]), sh.where))
     sh.set_scalar(name, literal(result, sh.where))
@@ -295,6 +288,7 @@ def _getopts_result(
         sh.unset("OPTARG")
     else:
         sh.set_scalar("OPTARG", argument)
+    return 0
 
 
 def _trap(sh: Shell, given: ParsedOptions) -> int:

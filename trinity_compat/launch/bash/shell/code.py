@@ -64,7 +64,7 @@ def run_unit(sh: Shell, unit: ParsedText) -> int:
     with sh.nested():
         statements, problem = tree.parse(unit.source, sh.budget)
         before, sh.unit = sh.unit, unit
-        # Line ends and marks of Windows' editors; a mark makes a command that nobody has of the first line.
+        # Line ends and marks of Windows' editors: a mark makes a command that nobody has of the first line.
         end = unit.source.find(f"{CARRIAGE_RETURN}\n".encode())
         if end >= 0:
             message = "lines end in CR LF: bash reads the carriage return as part of the last word"

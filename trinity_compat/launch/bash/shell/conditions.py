@@ -161,7 +161,10 @@ def unary(sh: Shell, operator: str, operand: Value) -> bool:
     """Decide a test with one operand: ``-n text``, ``-f file``."""
     text = text_of(operand)
     if operator in ("-z", "-n"):
-        return _empty(sh, operand) == (operator == "-z")
+        # text that is there settles it, whatever else is open
+        if not text or any(bit.source is not None and bit.text for bit in operand):
+            _note(sh, operand)
+        return (not text) == (operator == "-z")
     if operator in ("-v", "-R"):
         return _is_set(sh, text)
     if operator == "-o":
@@ -169,13 +172,6 @@ def unary(sh: Shell, operator: str, operand: Value) -> bool:
     if operator == "-t":  # training is started from files and schedulers, not at a terminal
         return False
     return _file_test(sh, operator, operand)
-
-
-def _empty(sh: Shell, operand: Value) -> bool:
-    """Text that is there settles it, whatever else is open."""
-    if not text_of(operand) or any(bit.source is not None and bit.text for bit in operand):
-        _note(sh, operand)
-    return not text_of(operand)
 
 
 def _is_set(sh: Shell, text: str) -> bool:

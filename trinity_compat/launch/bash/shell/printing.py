@@ -73,25 +73,22 @@ class _Format:
 
     def run(self, form: str) -> Value:
         while not self.stopped:
-            before = self.at
-            self._once(form)
+            before, end = self.at, 0
+            for match in DIRECTIVE.finditer(form):
+                self._text(form[end : match.start()])
+                end = match.end()
+                if match["kind"] == "%":
+                    self._text("%")
+                else:
+                    self._directive(match)
+                if self.stopped:
+                    break
+            else:
+                self._text(form[end:])
             self.sh.budget.step()
             if self.at >= len(self.args) or self.at == before:
                 break
         return tuple(self.out)
-
-    def _once(self, form: str) -> None:
-        at = 0
-        for match in DIRECTIVE.finditer(form):
-            self._text(form[at : match.start()])
-            at = match.end()
-            if match["kind"] == "%":
-                self._text("%")
-            else:
-                self._directive(match)
-            if self.stopped:
-                return
-        self._text(form[at:])
 
     def _text(self, text: str) -> None:
         self.out += literal(format_escapes(text), self.sh.where)
@@ -127,6 +124,7 @@ class _Format:
         if kind in "sqb":
             text = quoted_for_eval(text) if kind == "q" else text
             if kind == "b":
+                # with \101 as \0101: printf takes both
                 text, stop = echo_escapes(re.sub(r"(?<!\\)((?:\\\\)*)\\([1-7][0-7]{0,2})", r"\1\\0\2", text))
                 self.stopped = self.stopped or stop
             return text if precision is None else text[: int(precision or 0)]

@@ -239,7 +239,13 @@ class _Parser:
     def unary(self) -> int:
         op = self._peek()
         if op in ("++", "--"):
-            return self._prefix_step(op)
+            self.at += 1
+            place = self._place()
+            if place is None:  # bash reads ++5 as +(+5)
+                return self.unary()
+            value = wrap(self._value(place) + (1 if op == "++" else -1))
+            self._store(place, value)
+            return value
         if op in ("-", "+", "!", "~"):
             self.at += 1
             self.nesting += 1
@@ -249,15 +255,6 @@ class _Parser:
             self.nesting -= 1
             return wrap({"-": -value, "+": value, "!": int(not value), "~": ~value}[op])
         return self._atom()
-
-    def _prefix_step(self, op: str) -> int:
-        self.at += 1
-        place = self._place()
-        if place is None:  # bash reads ++5 as +(+5)
-            return self.unary()
-        value = wrap(self._value(place) + (1 if op == "++" else -1))
-        self._store(place, value)
-        return value
 
     def _atom(self) -> int:
         if self._take("("):

@@ -150,7 +150,11 @@ def expand_parts(
             text = ansi_c(text) if part.get("Dollar") else text
             segs += segs_of(_filled(unit, text, where), quoted=True, where=where, own=True)
         elif kind == "DblQuoted":
-            segs += _double_quotes(sh, unit, part, where, braced)
+            inner = part.get("Parts") or []
+            inside = expand_parts(sh, unit, inner, quoted=True, braced=braced)
+            if not inside and not any(map(is_list, inner)):
+                inside = [Segment("", where, quoted=True, own=True)]
+            segs += inside
         else:
             segs += _expansion(sh, unit, part, quoted)
     return segs
@@ -260,16 +264,6 @@ def at_sign(part: Node) -> str:
     if part.get("Names"):
         return str(part["Names"]).strip()[-1]
     return ""
-
-
-def _double_quotes(sh: Shell, unit: ParsedText, part: Node, where: Where, braced: bool) -> Segs:
-    inner = part.get("Parts") or []
-    segs = expand_parts(sh, unit, inner, quoted=True, braced=braced)
-    if not inner:
-        return [Segment("", where, quoted=True, own=True)]
-    if not segs and not any(is_list(p) for p in inner):
-        return [Segment("", where, quoted=True, own=True)]
-    return segs
 
 
 def _expansion(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:

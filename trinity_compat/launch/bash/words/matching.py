@@ -93,7 +93,12 @@ class Matcher:
         if isinstance(node, Edge):
             edge = len(self.text) if node.end else 0
             return starts & {edge}
-        return self._not(node, starts)
+        result: set[int] = set()
+        for start in starts:
+            taken: set[int] = set().union(*(self.ends(option, {start}) for option in node.options))
+            self.budget.step(1 + len(self.text) // 64)
+            result |= set(range(start, len(self.text) + 1)) - taken
+        return result
 
     def _repeat(self, node: Repeat, starts: set[int]) -> set[int]:
         if node.item == ANY and node.most is None:
@@ -107,14 +112,6 @@ class Matcher:
             seen |= fresh
             rounds += 1
         return seen
-
-    def _not(self, node: Not, starts: set[int]) -> set[int]:
-        result: set[int] = set()
-        for start in starts:
-            taken: set[int] = set().union(*(self.ends(option, {start}) for option in node.options))
-            self.budget.step(1 + len(self.text) // 64)
-            result |= set(range(start, len(self.text) + 1)) - taken
-        return result
 
     def whole(self, sequence: Sequence) -> bool:
         """Return whether the pattern matches the text from end to end."""

@@ -202,9 +202,7 @@ def _unset(value: Value) -> bool:
 
 def _under_set_u(sh: Shell, unit: ParsedText, part: Node, name: str, value: Value | None) -> Value | None:
     """The value of an unset variable: under ``set -u`` bash ends the script, which is said."""
-    if "u" not in sh.options:
-        return value
-    if is_always_set(name):
+    if "u" not in sh.options or is_always_set(name):
         return value
     if (name.isdigit() or value is not None) and name not in ("@", "*"):
         sh.warn("TP104", f"${name} is not set; under set -u bash ends the script here", unit.where(part))
@@ -299,7 +297,12 @@ def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:
     known is as open as it is alone, and --env NAME=… gives it.
     """
     if any(isinstance(seg.source, UnknownPiece) for seg in segs):
-        return [replace(seg, source=_given_by(name, seg.source)) for seg in segs]
+        return [
+            replace(seg, source=replace(seg.source, variable=name))
+            if isinstance(seg.source, UnknownPiece) and not seg.source.variable
+            else seg
+            for seg in segs
+        ]
     value = value_of(segs)
     text = text_of(value)
     if any(seg.breaks for seg in segs):
@@ -313,9 +316,3 @@ def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:
         if segs
         else [Segment("", where, EnvRef(name, ""), quoted)]
     )
-
-
-def _given_by(name: str, source: EnvRef | UnknownPiece | None) -> EnvRef | UnknownPiece | None:
-    if isinstance(source, UnknownPiece) and not source.variable:
-        return replace(source, variable=name)
-    return source

@@ -62,10 +62,9 @@ def _numbered(match: re.Match[str]) -> str | None:
     r"""Return the character of ``\x41``, ``\u0041``, ``\U00000041``."""
     if match[1]:
         return _byte(int(match[1], 16))
-    return _code_point(int(match[2] or match[3], 16)) if match[2] or match[3] else None
-
-
-def _code_point(number: int) -> str:
+    if not (match[2] or match[3]):
+        return None
+    number = int(match[2] or match[3], 16)
     return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else ""
 
 

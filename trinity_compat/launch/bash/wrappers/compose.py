@@ -244,13 +244,10 @@ def _filled(sh: Shell, text: str, where: Where) -> Value:
         elif found[1]:
             out += lookup.lookup(sh, found[1], where) or EMPTY
         else:
-            # The index behind the brace that closes the one before `at`.
-            at = end
-            depth = 1
-            while at < len(text) and depth:
-                depth += (text[at] == "{") - (text[at] == "}")
-                at += 1
-            end = at
+            depth = 1  # to behind the brace that closes the one before the word
+            while end < len(text) and depth:
+                depth += (text[end] == "{") - (text[end] == "}")
+                end += 1
             word = _filled(sh, text[found.end() : end - 1], where)
             out += parameters.or_word(sh, found[2], found[3] or "", word, where)
         text = text[end:]

@@ -128,14 +128,13 @@ def _wrapped(sh: Shell, fields: list[Value], wrapped: unwrap.Wrapped, wrapper: t
     if environment.unread is not None:
         sh = _with_open_variables(sh, wrapped, environment.unread)
     if wrapped.dropped != ():
-        # The shell for a command that gets none (or not these) of its variables: `env -i`, `env -u`.
-        names = wrapped.dropped
-        shell = sh.copy()
-        kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
-        shell.variables = Variables(kept)
-        shell.touched |= {"*"} if names is None else {*names}
-        shell.unexported = {k: v for k, v in shell.unexported.items() if names is not None and k not in names}
-        sh = shell
+        # `env -i`, `env -u`: the command gets none of the shell's variables, or not these
+        sh, names = sh.copy(), wrapped.dropped
+        sh.variables = Variables(
+            {k: v for k, v in sh.variables.items() if names is not None and k not in names}
+        )
+        sh.touched |= {"*"} if names is None else {*names}
+        sh.unexported = {k: v for k, v in sh.unexported.items() if names is not None and k not in names}
     name, prefix = name_of(text_of(fields[0])), environment.prefix
     row = LAUNCHERS.get(name, OTHER)
     start = _start(sh, fields[0], prefix) if wrapped.name == "ray job submit" else None
