@@ -130,10 +130,9 @@ def _in_lockstep(sides: _Sides, tasks: _Tasks) -> Prediction:
         version = max(0, step - 1 - schedule.offset)
         loading = speeds.handover_s if version else 0.0
         begin = max(generated, trained[version]) + loading + turn
-        took = [
-            (_batch_s(groups, work, speeds), sum(map(sum, groups)))
-            for groups in _shared_out(tasks.step(step), sides.engines)
-        ]
+        groups = tasks.step(step)
+        of_engines = (groups[engine :: sides.engines] for engine in range(sides.engines))
+        took = [(_batch_s(each, work, speeds), sum(map(sum, each))) for each in of_engines]
         ends = [begin + seconds for seconds, _ in took]
         share = sum(seconds for seconds, _ in took) / (len(took) * max(seconds for seconds, _ in took))
         busy += [
@@ -171,12 +170,6 @@ def _in_lockstep(sides: _Sides, tasks: _Tasks) -> Prediction:
 
 def _mean(spans: Sequence[tuple[float, float]], part: int) -> float:
     return sum(span[part] for span in spans) / len(spans)
-
-
-def _shared_out(groups: Sequence[list[int]], engines: int) -> Iterator[list[list[int]]]:
-    """Yield each engine's groups, assigned in turn."""
-    for engine in range(engines):
-        yield list(groups[engine::engines])
 
 
 def _batch_s(groups: Sequence[Sequence[int]], work: Workload, speeds: Speeds) -> float:

@@ -17,7 +17,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.job.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from trinity_compat.buffer.report import BufferReport, Stats
+    from trinity_compat.buffer.report import BufferReport
 
 _SOURCE = click.argument("source", type=NAMED_FILE, metavar="JOB_DIR|FILE|URL")
 _STATES = ("ready", "claimed", "trained", "stale", "void")
@@ -60,10 +60,9 @@ def stats(source: str, as_json: bool) -> None:
     """Groups by state, the ledger's totals, the staleness of answers."""
     with _opened(source) as report:
         found = report.stats()
-    click.echo(json.dumps(asdict(found), indent=1) if as_json else _table(found))
-
-
-def _table(found: Stats) -> str:
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=1))
+        return
     reward = "–" if found.mean_reward is None else f"{found.mean_reward:.4f}"
     lines = [
         f"database           {found.url}  (schema {found.schema}, {found.nbytes / 2**20:.1f} MiB)",
@@ -76,7 +75,7 @@ def _table(found: Stats) -> str:
     for kind, states in found.states.items():
         lines.append(f"groups {kind:<12}" + ", ".join(f"{count} {state}" for state, count in states.items()))
     lags = ", ".join(f"{lag}: {count}" for lag, count in found.lag.items())
-    return "\n".join([*lines, f"staleness           {lags or '–'}"])
+    click.echo("\n".join([*lines, f"staleness           {lags or '–'}"]))
 
 
 @command.command()

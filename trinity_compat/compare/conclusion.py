@@ -379,19 +379,16 @@ def sentence(metric: MetricVerdict) -> str:
     side = f"; {metric.better_side} is better" if metric.better_side else ""
     same = f" within {_margin(metric)}" if metric.verdict == SAME else ""
     why = f"; {metric.why}" if metric.verdict == SAME and metric.why else ""
+    sides = ((letter, side.broken) for letter, side in (("A", metric.a), ("B", metric.b)))
+    counts = [f"{broken.count} in {letter}" for letter, broken in sides if broken]
+    omitted = f"; NaN or infinite points left out: {', '.join(counts)}" if counts else ""
     return (
         f"{metric.name}: {metric.verdict}{same} (A {metric.a.summary.level:.4g}, "
         f"B {metric.b.summary.level:.4g}, B − A {d.value:+.4g}{interval}{p}{q}{effect}){side}{why}"
-        f"{_omitted_points(metric)}"
+        f"{omitted}"
     )
 
 
 def _margin(metric: MetricVerdict) -> str:
     margin = metric.evidence.margin
     return f"±{margin.size:.3g}, {margin.origin}"
-
-
-def _omitted_points(metric: MetricVerdict) -> str:
-    sides = ((letter, side.broken) for letter, side in (("A", metric.a), ("B", metric.b)))
-    counts = [f"{broken.count} in {letter}" for letter, broken in sides if broken]
-    return f"; NaN or infinite points left out: {', '.join(counts)}" if counts else ""

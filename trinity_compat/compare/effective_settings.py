@@ -110,13 +110,18 @@ def read_in_effect(
         )
     if not is_configuration(source):
         reading = read_script(path, cwd=cwd, env=env)
-        side = _of_script(source, reading.launches, cwd, version)
-        return replace(side, unused=(*unused_variables(reading, os.environ, env or {}), *side.unused))
+        if not reading.launches:
+            raise UserError("no veRL launch in this script", where=Where(source))
+        launch, *others = reading.launches
+        side = _of_verl(source, effective_config(launch, root=cwd, version=version))
+        first = f"the first of {1 + len(others)} launches, line {launch.where.line}; " if others else ""
+        unused = (*unused_variables(reading, os.environ, env or {}), *side.unused)
+        return replace(side, why=first + side.why, unused=unused)
     data = read_config(path).config
     if len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
         trinity = load(path)
-        unused = tuple(set_without_effect(trinity, os.environ, Where(source)))
-        return replace(of_trinity(source, trinity), unused=unused)
+        unread = tuple(set_without_effect(trinity, os.environ, Where(source)))
+        return replace(of_trinity(source, trinity), unused=unread)
     return _of_verl(source, config_from_yaml(path, version, environ=env))
 
 
@@ -239,17 +244,6 @@ def _trinity_of_job(directory: Path, launched: Mapping[str, Any]) -> CompletedCo
         if not key.startswith("trinity_compat.") and not is_verl_key(key, TRINITY):
             put(config, key, safe_load(value))
     return _as_completed(completed_config(config))
-
-
-def _of_script(
-    source: str, launches: Sequence[Launch], root: Path | None, version: str | None
-) -> EffectiveSettings:
-    if not launches:
-        raise UserError("no veRL launch in this script", where=Where(source))
-    config = effective_config(launches[0], root=root, version=version)
-    found = _of_verl(source, config)
-    first = f"the first of {len(launches)} launches, line {launches[0].where.line}; " if launches[1:] else ""
-    return replace(found, why=first + found.why)
 
 
 def _of_verl(source: str, config: EffectiveConfig) -> EffectiveSettings:

@@ -23,12 +23,23 @@ def read(directory: Path) -> RunMetrics:
     series = dict(trainer.series)
     for name, values in explorer.series.items():
         series[f"explorer/{name}" if name in series else name] = values
-    meta = _meta(directory)
-    run = RunMetrics(
-        directory.name, str(directory), "job", series, meta=meta, notes=trainer.notes + explorer.notes
+    # the configuration; a damaged file has none
+    spec = read_section(directory / "config" / "run.json")
+    known = ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers")
+    meta: dict[str, Any] = {key: spec[key] for key in known if key in spec}
+    if verl := spec.get("verl"):
+        meta["verl"] = verl
+    if audit := read_section(directory / "config" / "audit.json"):
+        meta["audit"] = audit
+    return RunMetrics(
+        directory.name,
+        str(directory),
+        "job",
+        series,
+        updates_per_step=meta.get("updates_per_step"),
+        meta=meta,
+        notes=trainer.notes + explorer.notes,
     )
-    run.updates_per_step = meta.get("updates_per_step")
-    return run
 
 
 def _role(root: Path, role: str) -> Path:
@@ -36,15 +47,3 @@ def _role(root: Path, role: str) -> Path:
     place = root / role
     nested = sorted({p.parent for p in place.rglob("events.out.tfevents*")}) if place.is_dir() else []
     return nested[-1] if nested else place
-
-
-def _meta(directory: Path) -> dict[str, Any]:
-    """Return the configuration of config/run.json and config/audit.json; empty for a damaged file."""
-    spec = read_section(directory / "config" / "run.json")
-    plain = ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers")
-    meta = {key: spec[key] for key in plain if key in spec}
-    if verl := spec.get("verl"):
-        meta["verl"] = verl
-    if audit := read_section(directory / "config" / "audit.json"):
-        meta["audit"] = audit
-    return meta

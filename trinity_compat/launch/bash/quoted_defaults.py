@@ -27,8 +27,14 @@ def masked(tree: Node, text: bytes) -> bytes | None:
     out = bytearray(text)
     for word, heredoc in _defaults(tree, quoted=False, heredoc=False):
         for part in word.get("Parts") or []:
-            if part["Type"] == "SglQuoted" and (heredoc or not part.get("Dollar")):
-                _mask(out, text, part)
+            if part["Type"] != "SglQuoted" or (part.get("Dollar") and not heredoc):
+                continue
+            low, high = part["Left"]["Offset"] + bool(part.get("Dollar")), part["Right"]["Offset"]
+            braces = _loose_braces(text, low + 1, high)
+            if braces is not None:
+                out[low : low + 1] = out[high : high + 1] = QUOTE
+                for at in braces:
+                    out[at : at + 1] = BRACE
     return bytes(out) if out != text else None
 
 
@@ -59,16 +65,6 @@ def _defaults(node: object, *, quoted: bool, heredoc: bool) -> Iterator[tuple[No
             else:
                 inside = quoted and name != "Repl"
                 yield from _defaults(child, quoted=inside, heredoc=heredoc and inside)
-
-
-def _mask(out: bytearray, text: bytes, quote: Node) -> None:
-    low, high = quote["Left"]["Offset"] + bool(quote.get("Dollar")), quote["Right"]["Offset"]
-    braces = _loose_braces(text, low + 1, high)
-    if braces is None:
-        return
-    out[low : low + 1] = out[high : high + 1] = QUOTE
-    for at in braces:
-        out[at : at + 1] = BRACE
 
 
 def _loose_braces(text: bytes, start: int, end: int) -> list[int] | None:

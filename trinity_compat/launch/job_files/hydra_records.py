@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,13 +67,7 @@ def is_log(text: str) -> bool:
 
 def of_log(name: str, text: str) -> Contents | None:
     """Return the launches of a log, each once; None for another text."""
-    commands = tuple(_of_log(name, text)) if is_log(text) else ()
-    note = "a log: Hydra's error names the overrides of its run, and the line of the script is not known"
-    return Contents(commands, note) if commands else None
-
-
-def _of_log(name: str, text: str) -> Iterator[SourceCommand]:
-    seen = set()
+    seen, commands = set(), []
     for found in _ERROR.finditer(text):
         try:
             given = ast.literal_eval(found[1])
@@ -84,7 +78,9 @@ def _of_log(name: str, text: str) -> Iterator[SourceCommand]:
             where = Where(name, text.count("\n", 0, found.start()) + 1)
             main = _MAIN.search(text, found.end())
             module = entrypoints.module_of(main[1], "/") if main else entrypoints.PPO
-            yield _command(module, [literal(word, where) for word in given], where)
+            commands.append(_command(module, [literal(word, where) for word in given], where))
+    note = "a log: Hydra's error names the overrides of its run, and the line of the script is not known"
+    return Contents(tuple(commands), note) if commands else None
 
 
 def _command(module: str, words: Sequence[Value], where: Where) -> SourceCommand:

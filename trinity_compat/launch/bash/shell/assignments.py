@@ -139,11 +139,19 @@ def declare(sh: Shell, node: Node) -> int:
     args = [(arg, _expanded(sh, arg)) for arg in node.get("Args") or []]
     status = 0
     for arg, values in args:
-        if arg.get("Name"):
-            _declare_one(sh, kind, flags, arg, values)
+        if not arg.get("Name"):
+            for value in values:
+                status = declare_text(sh, kind, flags, value) or status
             continue
+        name = arg["Name"]["Value"]
+        if _refer(sh, kind, flags, name, values[0] if values else EMPTY):
+            continue
+        prepare(sh, kind, flags, name, sets=not arg.get("Naked"))
         for value in values:
-            status = declare_text(sh, kind, flags, value) or status
+            _set_scalar(sh, name, value, append=bool(arg.get("Append")))
+        if not values and not arg.get("Naked"):
+            assign(sh, arg)
+        finish(sh, kind, flags, name)
     return status
 
 
@@ -189,18 +197,6 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
             break
     finish(sh, kind, flags, name)
     return 0
-
-
-def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node, values: list[Value]) -> None:
-    name = arg["Name"]["Value"]
-    if _refer(sh, kind, flags, name, values[0] if values else EMPTY):
-        return
-    prepare(sh, kind, flags, name, sets=not arg.get("Naked"))
-    for value in values:
-        _set_scalar(sh, name, value, append=bool(arg.get("Append")))
-    if not values and not arg.get("Naked"):
-        assign(sh, arg)
-    finish(sh, kind, flags, name)
 
 
 def _letters(flags: Iterable[str], sign: str = "-") -> set[str]:

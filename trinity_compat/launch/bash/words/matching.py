@@ -219,20 +219,13 @@ def _glob(chars: Chars, at: int, extended: bool, *, nested: bool) -> tuple[Seque
                 out.append(group[0])
                 at = group[1]
                 continue
-        node, at = _simple(chars, at)
-        out.append(node)
+        if char == "[" and (found := bracket(chars, at)):
+            node, at = found
+            out.append(node)
+            continue
+        out.append(Repeat(ANY) if char == "*" else ANY if char == "?" else Char(((char, char),)))
+        at += 1
     return tuple(out), at
-
-
-def _simple(chars: Chars, at: int) -> tuple[Piece, int]:
-    char = chars[at][0]
-    if char == "*":
-        return Repeat(ANY), at + 1
-    if char == "?":
-        return ANY, at + 1
-    if char == "[" and (found := bracket(chars, at)):
-        return found
-    return Char(((char, char),)), at + 1
 
 
 def _extglob(chars: Chars, at: int) -> tuple[Piece, int] | None:
