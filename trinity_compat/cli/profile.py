@@ -37,18 +37,16 @@ def command(name: str | None, as_overrides: bool, script: str | None, form: str)
         return
     profile = profiles.load(name)
     if as_overrides:
-        click.echo("\n".join([*profiles.as_overrides(profile), *(_lost_by_stock(script) if script else ())]))
+        words = [*profiles.as_overrides(profile)]
+        if script:
+            reading = read_script(script)
+            if not reading.launches:
+                refuse_broken_script(reading)
+                raise UserError(f"{script}: no veRL training is started")
+            lost = lost_keys(effective_config(reading.launches[0]))  # what stock veRL does not read of it
+            words += [f"++{key}={profiles.hydra_value(value)}" for key, value in lost.items()]
+        click.echo("\n".join(words))
     elif form == "yaml":
         click.echo((data_path("overrides") / f"{name}.yaml").read_text(), nl=False)
     else:
         click.echo("\n".join(profiles.announce(profile)))
-
-
-def _lost_by_stock(script: str) -> list[str]:
-    """Overrides for what stock veRL does not read of a script's first launch. Raises UserError."""
-    reading = read_script(script)
-    if not reading.launches:
-        refuse_broken_script(reading)
-        raise UserError(f"{script}: no veRL training is started")
-    lost = lost_keys(effective_config(reading.launches[0]))
-    return [f"++{key}={profiles.hydra_value(value)}" for key, value in lost.items()]

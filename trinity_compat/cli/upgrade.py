@@ -155,7 +155,7 @@ def _print(results: Sequence[Upgraded], in_place: bool, as_diff: bool, check: bo
         sys.stdout.buffer.flush()
 
 
-def _echo(lines: Sequence[str], *, err: bool = False) -> None:
+def _echo(lines: Sequence[str], *, err: bool) -> None:
     for line in lines:
         click.echo(line, err=err)
 

@@ -79,8 +79,5 @@ def equal(a: list[list[float]], b: list[list[float]]) -> bool:
     """Return whether the k-th runs of both sides are equal in float32 precision, for every k."""
     if len(a) != len(b):
         return False
-    return a == b or all(_close(p, q) for p, q in zip(a, b, strict=True))
-
-
-def _close(p: list[float], q: list[float]) -> bool:
-    return all(x == y or math.isclose(x, y, rel_tol=_FLOAT32) for x, y in zip(p, q, strict=True))
+    pairs = (pair for p, q in zip(a, b, strict=True) for pair in zip(p, q, strict=True))
+    return a == b or all(x == y or math.isclose(x, y, rel_tol=_FLOAT32) for x, y in pairs)

@@ -39,25 +39,19 @@ def are_overrides(node: Node) -> bool:
 def of_overrides(name: str, node: Node) -> SourceCommand:
     """Return the launch of ``overrides.yaml``; Hydra's own configuration beside it names the main."""
     words = [literal(plain_text(item), Where(name, item.start_mark.line + 1)) for item in elements(node)]
-    module, config_name = _main_beside(Path(name).parent / "hydra.yaml")
-    if config_name:
-        words.insert(0, literal(f"--config-name={config_name}", Where(name, 1)))
-    return _command(module, words, Where(name, 1))
-
-
-def _main_beside(path: Path) -> tuple[str, str]:
-    """Return the main, and its configuration where that is not the main's own."""
+    path = Path(name).parent / "hydra.yaml"
     try:
         nodes = documents(named_content(path, limits.SCRIPT).decode()) if path.is_file() else []
     except (UserError, ValueError):
         nodes = []
     job = mapping(mapping(mapping(nodes[0]).get("hydra") or nodes[0]).get("job")) if nodes else {}
-    name, config_name = plain_text(job.get("name")), plain_text(job.get("config_name"))
+    job_name, config_name = plain_text(job.get("name")), plain_text(job.get("config_name"))
     mains = (*entrypoints.TRANSLATED, *entrypoints.SUPERVISED)
-    named = (main for main in mains if main.rpartition(".")[2] == name)
+    named = (main for main in mains if main.rpartition(".")[2] == job_name)
     of = (main for part, main in _OF_CONFIGURATION.items() if config_name.startswith(part))
-    module = next(of, "") or next(named, "") or entrypoints.PPO
-    return module, "" if not config_name or _PRIMARY.fullmatch(config_name) else config_name
+    if config_name and not _PRIMARY.fullmatch(config_name):  # not the main's own
+        words.insert(0, literal(f"--config-name={config_name}", Where(name, 1)))
+    return _command(next(of, "") or next(named, "") or entrypoints.PPO, words, Where(name, 1))
 
 
 def is_log(text: str) -> bool:

@@ -27,7 +27,12 @@ class HydraMain:
 def hydra_mains(text: str) -> Iterator[HydraMain]:
     """The decorators that name a configuration. Each is parsed alone: the rest may be of a newer Python."""
     for found in _DECORATOR.finditer(text):
-        given = _arguments(found[1])
+        try:
+            node = ast.parse(found[1], mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        words = node.keywords if isinstance(node, ast.Call) else ()
+        given = {word.arg: word.value for word in words if word.arg}
         if given.keys() & {"config_path", "config_name"}:
             folder, name = (_literal(given.get(key)) for key in ("config_path", "config_name"))
             shown = name or (_shown(given["config_name"]) if "config_name" in given else "")
@@ -45,15 +50,6 @@ def hydra_config(text: str) -> tuple[str, str] | None:
 def package_folder(spelled: str) -> str:
     """The folder that Hydra's ``pkg://a.b`` names, from where the package is imported; empty for others."""
     return spelled.removeprefix(_PACKAGE).replace(".", "/") if spelled.startswith(_PACKAGE) else ""
-
-
-def _arguments(call: str) -> dict[str, ast.expr]:
-    try:
-        node = ast.parse(call, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    words = node.keywords if isinstance(node, ast.Call) else ()
-    return {word.arg: word.value for word in words if word.arg}
 
 
 def _shown(node: ast.expr) -> str:

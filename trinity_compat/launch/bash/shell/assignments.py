@@ -40,7 +40,16 @@ def assign(sh: Shell, node: Node) -> None:
         sh.warn("TP107", f"{name} is readonly; bash refuses to change it")
         raise Discard
     if "Array" in node:
-        _assign_array(sh, name, node["Array"], append)
+        old = variable or Variable()
+        array: dict[Any, Value] = dict(Shell.as_array(old)) if append else {}
+        if old.is_table:
+            _fill_table(sh, node["Array"], array)
+        else:
+            _fill_array(sh, node["Array"], array)
+            array = {key: as_integer(sh, old, value, None, name) for key, value in array.items()}
+        sh.budget.fields(len(array))
+        sh.put(name, replace(old, value=None, array=array, given=False))
+        machines.note_array(sh, name, node["Array"])
         return
     value = scalar_value(sh, node)
     if node.get("Index"):
@@ -82,19 +91,6 @@ def as_integer(sh: Shell, variable: Variable | None, value: Value, before: Value
             raise Discard from None
         number = 0
     return derived(str(number), used, text, sh.where)
-
-
-def _assign_array(sh: Shell, name: str, node: Node, append: bool) -> None:
-    old = sh.variables.get(name) or Variable()
-    array: dict[Any, Value] = dict(Shell.as_array(old)) if append else {}
-    if old.is_table:
-        _fill_table(sh, node, array)
-    else:
-        _fill_array(sh, node, array)
-        array = {key: as_integer(sh, old, value, None, name) for key, value in array.items()}
-    sh.budget.fields(len(array))
-    sh.put(name, replace(old, value=None, array=array, given=False))
-    machines.note_array(sh, name, node)
 
 
 def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:

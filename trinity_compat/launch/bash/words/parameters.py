@@ -165,8 +165,11 @@ def _default(
     if not alternative and values is not None:
         return joined(sh, values, quoted, mark, where)
     segs = _default_word(sh, unit, word, quoted)
-    has_some = _is_certain_text if operator.startswith(":") else _is_counted
-    if alternative and not any(map(has_some, values or [])):
+    if operator.startswith(":"):
+        is_certain = any(map(_is_certain_text, values or []))
+    else:
+        is_certain = not all(map(is_uncounted, values or []))
+    if alternative and not is_certain:
         found = derived(text_of(value_of(segs)), values or [], unit.text(part), where)
         return segs_of(found, quoted=quoted, where=where)
     return segs or ([Segment("", where, None, True)] if quoted else [])
@@ -275,11 +278,6 @@ def _is_null(value: Value | None) -> bool:
 def _is_certain_text(value: Value | None) -> bool:
     """Return whether the value is not empty, whatever its open pieces are."""
     return any(bit.text and open_source(bit) is None for bit in value or EMPTY)
-
-
-def _is_counted(value: Value) -> bool:
-    """Return whether an element is there for certain."""
-    return not is_uncounted(value)
 
 
 def _is_missing(sh: Shell, name: str, value: Value | None) -> bool:
