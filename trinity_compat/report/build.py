@@ -29,20 +29,18 @@ def report_of(source: Path, against: Path | None = None) -> RunReport:
     ``against``: a baseline. Raises UserError for anything else, and for a job that has no database yet.
     """
     job = JobDir.at(source)
-    is_log = source.exists() and not job.spec_path.exists()
-    found = report_of_log(source) if is_log else _of_job(source, job)
+    if source.exists() and not job.spec_path.exists():
+        found = report_of_log(source)
+    else:
+        optional_packages.need_for_a_run()
+        spec = job.load_started_spec()
+        record, start = (read_section(job.root / "config" / f"{name}.json") for name in ("launch", "start"))
+        with closing(open_for_reading(spec.database_url)) as database:
+            of_job = database.run(lambda conn: sections(conn, spec, record, start), write=False)
+        found = RunReport(str(source), of_job)
     if against is None:
         return found
     return RunReport(found.source, [*found.sections, baseline(source, against)])
-
-
-def _of_job(source: Path, job: JobDir) -> RunReport:
-    optional_packages.need_for_a_run()
-    spec = job.load_started_spec()
-    record, start = (read_section(job.root / "config" / f"{name}.json") for name in ("launch", "start"))
-    with closing(open_for_reading(spec.database_url)) as database:
-        found = database.run(lambda conn: sections(conn, spec, record, start), write=False)
-    return RunReport(str(source), found)
 
 
 def sections(

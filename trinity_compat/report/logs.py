@@ -31,20 +31,22 @@ def report_of_log(path: Path) -> RunReport:
         raise UserError(f"{len(runs)} runs are here", where=Where(str(path)), hint=f"name one of {names}")
     run = runs[0]
     steps = list(max(run.series.values(), key=len).steps)
-    back = [(at, steps[i - 1]) for i, at in enumerate(steps) if i and at <= steps[i - 1]]
     verl = section_at(run.meta, "verl")
     data = {"read_from": run.kind, **of_verl(verl)}
     unknown = ["releases of veRL, vLLM and torch: the log does not say"]
     if not verl:
         unknown.insert(0, "the configuration: the log does not have it")
-    sections = [
-        Section(
-            "Ran", "open", f"{data['algorithm'] or 'a run'} on {data['model'] or 'a model'}", data, unknown
-        ),
-        _coverage(run, steps),
-        Section("Weights", "open", "not known", {}, [_WEIGHTS]),
-    ]
-    return RunReport(str(path), [*sections, _drift(run), _restarts(back)])
+    ran = f"{data['algorithm'] or 'a run'} on {data['model'] or 'a model'}"
+    return RunReport(
+        str(path),
+        [
+            Section("Ran", "open", ran, data, unknown),
+            _coverage(run, steps),
+            Section("Weights", "open", "not known", {}, [_WEIGHTS]),
+            _drift(run),
+            _restarts(steps),
+        ],
+    )
 
 
 def _coverage(run: RunMetrics, steps: list[int]) -> Section:
@@ -72,7 +74,8 @@ def _drift(run: RunMetrics) -> Section:
     return Section("Drift", "open", first, {"kl": kl, "probability_difference": difference}, unknown)
 
 
-def _restarts(back: list[tuple[int, int]]) -> Section:
+def _restarts(steps: list[int]) -> Section:
+    back = [(at, steps[i - 1]) for i, at in enumerate(steps) if i and at <= steps[i - 1]]
     found = [{"was_at": before, "from_step": at, "steps_again": before - at + 1} for at, before in back]
     again = sum(each["steps_again"] for each in found)
     first = f"{counted(len(found), 'time')} back to an earlier step, {counted(again, 'step')} logged again"

@@ -101,7 +101,10 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
     if options.gpus is not None:
         _check_gpus(plan.spec, options.gpus, "--gpus")
-    lacks = [Blocker(_with_place(each.message, source), each.hint or "") for each in preflight.missing(plan)]
+    lacks = []
+    for each in preflight.missing(plan):
+        text, where = error_locations.in_file(each.message, source)
+        lacks.append(Blocker(f"{where}: {text}" if where and where.line else text, each.hint or ""))
     missing = tuple(f"note: {each.message}" for each in lacks)
     with error_locations.relocate_errors(source, options.sets):
         report = start_check.check(plan, source.record, execute=False)
@@ -162,11 +165,6 @@ def _assumed(plan: RunPlan) -> Iterator[str]:
             f"assumed   {', '.join(packages)} on the machine with the GPUs; not installed here, where there"
             f" are none{stand_in}"
         )
-
-
-def _with_place(text: str, source: Source) -> str:
-    message, where = error_locations.in_file(text, source)
-    return f"{where}: {message}" if where and where.line else message
 
 
 def _write(plan: RunPlan, source: Source, options: RunOptions, report: StartReport) -> None:

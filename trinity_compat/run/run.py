@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from trinity_compat.common.errors import RunError
@@ -37,7 +38,8 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     if plan.spec.mode == "bench":
         return _run_bench(bench.with_checkpoints(plan, source.config, options.checkpoints), source)
     if plan.spec.mode == "serve":
-        return _run_serve(plan, source)
+        outcome = _run_standalone(plan, source, standalone.ServeWatch(plan.spec.database_url), describe(plan))
+        return report_end(plan, outcome, resume_hint="the same command serves again")
     with StartRecorder(plan.job, plan.spec, plan.explorer).recording() as start:
         outcome = _run_sides(plan, source, options, start)
     return report_end(plan, outcome)
@@ -59,11 +61,8 @@ def _run_sides(plan: RunPlan, source: Source, options: RunOptions, start: StartR
     try:
         with catch_signals() as stop, acquire_job(plan, source, options, report), start.hold():
             links.begin()
-            outcome = with_ray(
-                plan,
-                stop,
-                lambda cluster: supervise_sides(plan, links, stop, cluster, start, restarts=options.restarts),
-            )
+            supervised = partial(supervise_sides, plan, links, stop, start=start, restarts=options.restarts)
+            outcome = with_ray(plan, stop, supervised)
             start.finish(outcome.code, _full_failure(plan, outcome), outcome.log or "")
     except OSError as error:
         raise disk_full.explained(error, plan.spec) or _about_job(error, plan) or error from None
@@ -93,12 +92,6 @@ def _run_bench(plan: RunPlan, source: Source) -> LaunchEnd:
     return report_end(plan, outcome, resume_hint="the same command goes on where it stopped")
 
 
-def _run_serve(plan: RunPlan, source: Source) -> LaunchEnd:
-    """Serve a job's newest weights until a signal comes."""
-    outcome = _run_standalone(plan, source, standalone.ServeWatch(plan.spec.database_url), describe(plan))
-    return report_end(plan, outcome, resume_hint="the same command serves again")
-
-
 def _run_standalone(
     plan: RunPlan, source: Source, watch: StandaloneWatch, lines: Sequence[str]
 ) -> RunOutcome:
@@ -108,7 +101,7 @@ def _run_standalone(
         preflight.check(plan)
         _start_check(plan, source)
     with catch_signals() as stop, acquire_standalone(plan, watch):
-        return with_ray(plan, stop, lambda cluster: supervise_standalone(plan, watch, stop, cluster))
+        return with_ray(plan, stop, partial(supervise_standalone, plan, watch, stop))
 
 
 def _announce(plan: RunPlan, source: Source, lines: Sequence[str]) -> None:

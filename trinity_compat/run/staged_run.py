@@ -95,20 +95,16 @@ def _in_order(job: JobDir, found: Sequence[StageRun], states: list[StageState], 
         else:
             states[number] = replace(states[number], state="running")
             stages.write(job.root, states)
-            ended = _run(part, model, runner)
+            if model is not None:
+                part = part.on(model)
+                say(f"stage {part.stage.name} begins with the model {model}")
+            ended = runner(part.source, part.options)
             if ended.code:
                 return ended
             states[number] = StageState(part.stage.name, "done", None if part.is_last else _left(part))
             stages.write(job.root, states)
         model = states[number].model
     return replace(ended, job=str(job.root))
-
-
-def _run(part: StageRun, model: str | None, runner: Runner) -> LaunchEnd:
-    if model is not None:
-        part = part.on(model)
-        say(f"stage {part.stage.name} begins with the model {model}")
-    return runner(part.source, part.options)
 
 
 def _left(part: StageRun) -> str:

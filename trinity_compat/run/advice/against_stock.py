@@ -138,7 +138,8 @@ def _fastest(spec: RunSpec, source: Source, options: RunOptions) -> int | None:
     a job that goes on elsewhere has the same split.
     """
     is_split = spec.device == "cuda" and spec.mode in ("both", "train", "explore")
-    if not is_split or not takes_turns(source.config) or _asks_for_engines(options):
+    has_number = any(text.partition("=")[0] == ENGINES for text in options.sets)
+    if not is_split or has_number or not takes_turns(source.config):
         return None
     if spec.mode != "both":
         both = replace(options, mode="both", explorer=None)
@@ -146,10 +147,6 @@ def _fastest(spec: RunSpec, source: Source, options: RunOptions) -> int | None:
     found = compare_with_stock(spec, source, options, Question())
     engines = fastest_split(found) if found else None
     return engines if found and engines != found.own.engines else None
-
-
-def _asks_for_engines(options: RunOptions) -> bool:
-    return any(text.partition("=")[0] == ENGINES for text in options.sets)
 
 
 def fastest_split(found: StockComparison) -> int | None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import TYPE_CHECKING
 
 from trinity_compat.common import database_url
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import trainer_gpus
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.job_dir import JobDir
-
-if TYPE_CHECKING:
-    from trinity_compat.buffer.store import Buffer
 
 _ANSWERS = 4096  # the newest ones
 _WARM = 2  # steps that are left out where there are more
@@ -43,41 +40,30 @@ def read(root: Path) -> Measured:
     from trinity_compat.common import optional_packages
 
     optional_packages.need_for_a_run()
-    job = JobDir.at(root)
-    spec = job.load_started_spec()
-    buffer = _opened(spec)
-    try:
-        return _read(buffer, spec, job.root)
-    finally:
-        buffer.close()
-
-
-def _opened(spec: RunSpec) -> Buffer:
     from trinity_compat.buffer.reading import UnwritableDatabase, open_for_reading
     from trinity_compat.buffer.store import Buffer
 
+    job = JobDir.at(root)
+    spec = job.load_started_spec()
     url = spec.database_url
     is_file = database_url.file_of(url) is not None
-    return Buffer(UnwritableDatabase(url) if is_file else open_for_reading(url))
-
-
-def _read(buffer: Buffer, spec: RunSpec, root: Path) -> Measured:
-    lengths = buffer.newest_lengths(_ANSWERS)
-    if not lengths:
-        raise UserError(f"{root}: this job has no answers yet", hint="wait for its first step")
-    trained = _settled([values for step, values in buffer.read_metrics("trainer") if step > 0])
-    made = _settled([values for step, values in buffer.read_metrics("explorer") if step > 0])
-    steps = [values["timing_s/step"] for values in trained if "timing_s/step" in values]
-    generated = [values["time/rollout"] for values in made if "time/rollout" in values]
-    is_fixed = spec.sync.style == "fixed" and spec.sync.interval == 1
-    return Measured(
-        answers=tuple(answer for answer, _ in lengths),
-        prompt=mean(prompt for _, prompt in lengths),
-        training=_training(trained, trainer_gpus(spec.verl)),
-        step_s=median(steps) if steps else None,
-        generation_s=median(generated) if generated and is_fixed else None,
-        spec=spec,
-    )
+    with closing(Buffer(UnwritableDatabase(url) if is_file else open_for_reading(url))) as buffer:
+        lengths = buffer.newest_lengths(_ANSWERS)
+        if not lengths:
+            raise UserError(f"{job.root}: this job has no answers yet", hint="wait for its first step")
+        trained = _settled([values for step, values in buffer.read_metrics("trainer") if step > 0])
+        made = _settled([values for step, values in buffer.read_metrics("explorer") if step > 0])
+        steps = [values["timing_s/step"] for values in trained if "timing_s/step" in values]
+        generated = [values["time/rollout"] for values in made if "time/rollout" in values]
+        is_fixed = spec.sync.style == "fixed" and spec.sync.interval == 1
+        return Measured(
+            answers=tuple(answer for answer, _ in lengths),
+            prompt=mean(prompt for _, prompt in lengths),
+            training=_training(trained, trainer_gpus(spec.verl)),
+            step_s=median(steps) if steps else None,
+            generation_s=median(generated) if generated and is_fixed else None,
+            spec=spec,
+        )
 
 
 def _settled(rows: list[dict[str, float]]) -> list[dict[str, float]]:

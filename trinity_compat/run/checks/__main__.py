@@ -14,7 +14,11 @@ from trinity_compat.common.gc_pause import gc_paused
 def main(request: Path, report: Path) -> int:
     """Write the report; returns 0 for any result. A traceback is a fault of the check itself."""
     arguments = json.loads(request.read_text(encoding="utf-8"))
-    _prepare(arguments["device"], native=arguments["native"])
+    # Before verl is imported. Nothing is downloaded: missing models have stand-ins.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if not arguments["native"]:  # veRL then looks for its engines of that device
+        os.environ["VERL_ENGINE_DEVICE"] = arguments["device"]
+        os.environ["VERL_ENGINE_VENDOR"] = "nvidia"
     # All of the check, which imports in many places.
     with gc_paused(), tempfile.TemporaryDirectory(prefix="trinity-compat-models-") as folder:
         from trinity_compat.job.run_spec import RunSpec
@@ -29,14 +33,6 @@ def main(request: Path, report: Path) -> int:
         )
     report.write_text(found.dumps(), encoding="utf-8")
     return 0
-
-
-def _prepare(device: str, *, native: bool) -> None:
-    """Set the environment before verl is imported. Nothing is downloaded: missing models have stand-ins."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    if not native:  # veRL then looks for its engines of that device
-        os.environ["VERL_ENGINE_DEVICE"] = device
-        os.environ["VERL_ENGINE_VENDOR"] = "nvidia"
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ def space_needed(spec: RunSpec) -> SpaceNeeded | None:
 
 def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
     """Yield the needed and the free space in ``folder``, with a warning where it is too little."""
-    needed, free = space_needed(spec), shutil.disk_usage(_existing(folder)).free
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    needed, free = space_needed(spec), shutil.disk_usage(existing).free
     if needed is None:
         yield f"disk      buffer up to {in_gb(_buffer(spec, 1))} a step; free at {folder}: {in_gb(free)}"
         yield from _of_shared_memory(spec)
@@ -155,10 +156,9 @@ def _checkpoints(spec: RunSpec, steps: int) -> float | None:
         return 0.0
     kept = value_at(spec.verl, "trainer.max_actor_ckpt_to_keep")
     count = min(-(-steps // every), int(kept) + 1 if kept else steps)
-    # The number of parameters by the size of the files, two bytes each; None without files.
     stored = _stored(from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path"))))
-    size = None if stored is None else stored / 2
-    return None if size is None else count * size * 4.0 * _ADAM
+    # A parameter has two bytes in these files, and four in a checkpoint.
+    return None if stored is None else count * stored / 2 * 4.0 * _ADAM
 
 
 def _stored(model: Path) -> float | None:
@@ -167,10 +167,6 @@ def _stored(model: Path) -> float | None:
         if sizes := [path.stat().st_size for path in model.glob(pattern)]:
             return float(sum(sizes))
     return None
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def in_gb(nbytes: float) -> str:

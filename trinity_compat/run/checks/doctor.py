@@ -71,7 +71,7 @@ def examine(folder: Path) -> Iterator[Check]:
         yield from _disk(folder, device)
         yield from _ports()
         yield from _limits()
-        # Find weights in shared memory and folders of Ray that runs ended by SIGKILL have left.
+        # Weights in shared memory and folders of Ray: SIGKILL leaves them behind.
         old = time.time() - _OLD_S
         places = [*Path("/dev/shm").glob(f"trinity-compat-{os.getuid()}-*"), *Path("/tmp").glob("tc-ray-*")]
         user = pwd.getpwuid(os.getuid()).pw_name
@@ -279,7 +279,7 @@ def _ray_address() -> list[Check]:
     if version("ray") is None:
         return []
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
-    wrong = _python_says(code, timeout=60.0)
+    wrong = _python_says(code)
     fix = "unset RAY_ADDRESS, or start the cluster again: ray stop && ray start --head"
     return [_either("RAY_ADDRESS", f"{address}: {wrong}" if wrong else "", address, fix)]
 

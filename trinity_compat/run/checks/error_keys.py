@@ -56,11 +56,12 @@ def key_of(error: BaseException, section: str, keys: Iterable[str]) -> str:
     ``keys``: every key of the configuration, with its sections.
     """
     text = str(error)
-    # The key that verl's update_model_config was setting (one call per mapping), or "".
+    # veRL's update_model_config calls itself for each mapping on the way to a key.
     frames = [frame.tb_frame for frame in _frames(_innermost(error).__traceback__)]
     at = [str(each.f_locals.get("key")) for each in frames if each.f_code.co_name == "update_model_config"]
-    if override := (".".join(["override_config", *at]) if at else ""):
-        return f"{'critic' if section.startswith('critic') else 'actor_rollout_ref'}.model.{override}"
+    if at:
+        role = "critic" if section.startswith("critic") else "actor_rollout_ref"
+        return ".".join([role, "model.override_config", *at])
     if found := _FULL_KEY.search(text):
         section = found[1].strip()
     if found := _ARGUMENT.search(text):

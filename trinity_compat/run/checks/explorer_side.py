@@ -106,18 +106,13 @@ def _agent_loop(config: DictConfig, cwd: Path) -> None:
     agent = config.actor_rollout_ref.rollout.agent
     known = set(agent_loop._agent_loop_registry)
     if agent.agent_loop_config_path:
-        known |= _named_in(cwd / from_home(agent.agent_loop_config_path))
+        path = cwd / from_home(agent.agent_loop_config_path)
+        if path.is_file():  # the preflight check reports a missing one
+            known |= {str(each["name"]) for each in OmegaConf.to_container(OmegaConf.load(path))}
     if agent.default_agent_loop not in known:
         raise ValueError(
             f"default_agent_loop={agent.default_agent_loop} is not among {', '.join(sorted(known))}"
         )
-
-
-def _named_in(path: Path) -> set[str]:
-    """Return the loops of agent_loop_config_path; the preflight check reports a missing file."""
-    if not path.is_file():
-        return set()
-    return {str(each["name"]) for each in OmegaConf.to_container(OmegaConf.load(path))}
 
 
 def _tool_parser(config: DictConfig) -> None:

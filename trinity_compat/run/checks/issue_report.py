@@ -30,8 +30,9 @@ _NAMES = ("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 
 def lines(checks: Sequence[str], environ: Mapping[str, str] = os.environ) -> Iterator[str]:
     """Yield the report; ``checks`` are the lines that ``doctor`` prints."""
-    for line in _lines(checks, environ):
-        yield _without_home(shown(line))
+    home = str(Path.home())
+    for line in map(shown, _lines(checks, environ)):
+        yield line if home == "/" else line.replace(home, "~")
 
 
 def _lines(checks: Sequence[str], environ: Mapping[str, str]) -> Iterator[str]:
@@ -49,8 +50,3 @@ def _lines(checks: Sequence[str], environ: Mapping[str, str]) -> Iterator[str]:
     yield "checks:"
     for line in checks:
         yield f"  {line}"
-
-
-def _without_home(line: str) -> str:
-    home = str(Path.home())
-    return line if home == "/" else line.replace(home, "~")

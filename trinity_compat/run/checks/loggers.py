@@ -48,15 +48,11 @@ def wandb_may_start() -> bool:
     """Return whether wandb has a key, in the environment or in ~/.netrc, or was told to stay offline."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") in _OFFLINE:
         return True
-    if any(_says_offline(path) for path in (Path("wandb/settings"), Path("~/.config/wandb/settings"))):
-        return True
+    # `wandb offline` and `wandb disabled` write the mode there.
+    for path in (Path("wandb/settings"), Path("~/.config/wandb/settings").expanduser()):
+        words = path.read_text(errors="replace").replace("=", " ").split() if path.is_file() else []
+        if "mode" in words and any(mode in words for mode in _OFFLINE):
+            return True
     host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("://")[-1].split("/")[0]
     netrc = from_home(os.environ.get("NETRC", "~/.netrc"))
     return netrc.is_file() and host.split(":")[0] in netrc.read_text(errors="replace")
-
-
-def _says_offline(settings: Path) -> bool:
-    """``wandb offline`` and ``wandb disabled`` write the mode there."""
-    path = settings.expanduser()
-    words = path.read_text(errors="replace").replace("=", " ").split() if path.is_file() else []
-    return "mode" in words and any(mode in words for mode in _OFFLINE)

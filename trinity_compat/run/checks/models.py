@@ -59,17 +59,14 @@ def localise(
             put(verl, key, str(here))
             continue
         chosen = stand_in(value)
-        if key in _ACTOR and spreads_experts and not _has_experts(chosen):
+        language = section_at(chosen.config, "text_config") or chosen.config
+        has_experts = any("experts" in name for name in language)
+        if key in _ACTOR and spreads_experts and not has_experts:
             chosen = replace(stand_in(_WITH_EXPERTS), generic=True)
         if key == REWARD and not asks_function(verl):
             chosen = StandInModel(f"{chosen.name} (scoring)", scoring_config(chosen.config), chosen.generic)
         put(verl, key, str(write(chosen, folder)))
         yield key, f"{chosen.name}{GENERIC if chosen.generic else ''}"
-
-
-def _has_experts(chosen: StandInModel) -> bool:
-    language = section_at(chosen.config, "text_config") or chosen.config
-    return any("experts" in name for name in language)
 
 
 def _on_this_machine(text: str, cwd: Path) -> Path | None:
@@ -78,15 +75,11 @@ def _on_this_machine(text: str, cwd: Path) -> Path | None:
     path = cwd / from_home(text)
     if (path / "config.json").is_file() or (path.is_dir() and any(path.glob("tokenizer*"))):
         return path
-    return _cached(text)
-
-
-def _cached(name: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        found = try_to_load_from_cache(text, "config.json")
     except HFValidationError:  # a path, not a name on a hub
         return None
     return Path(found).parent if isinstance(found, str) else None

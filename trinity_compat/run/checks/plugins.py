@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from trinity_compat.common import plugin_packages, python_command
@@ -84,19 +83,12 @@ def _errors(distribution: str) -> dict[tuple[Kind, str, str], str]:
         lines, end = done.stdout.splitlines(), f"its process ended with exit code {done.returncode}"
     except subprocess.TimeoutExpired:
         lines, end = [], f"it did not load in {_LIMIT_S:g} s"
-    told = dict(_told(lines))
+    # A plugin may print other lines.
+    told = dict(json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK))
     return {
         (each.kind, each.name, each.value): told.get(number, f"{each.title} failed to load: {end}")
         for number, each in enumerate(plugins)
     }
-
-
-def _told(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Yield (number, error) of our own lines; a plugin may print others."""
-    for line in lines:
-        if line.startswith(_MARK):
-            number, error = json.loads(line.removeprefix(_MARK))
-            yield number, error
 
 
 def _of(distribution: str) -> list[Plugin]:

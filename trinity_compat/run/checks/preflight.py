@@ -53,41 +53,35 @@ _MIN_FREE = 256 * 2**20  # bytes
 
 def check(plan: RunPlan) -> None:
     """Run every check, cheapest first."""
-    verl = plan.spec.verl
+    spec, verl = plan.spec, plan.spec.verl
     check_job(plan.job.root)
     optional_packages.need_for_a_run()
     if starts_juicer(verl):
         optional_packages.need(JUICER)
-    if plan.spec.serve:
+    if spec.serve:
         check_models(verl, cwd=plan.cwd)
-        check_port(plan.spec.serve.host, plan.spec.serve.port)
+        check_port(spec.serve.host, spec.serve.port)
     else:
-        _check_training(plan)
+        check_vllm(spec)
+        if spec.mode not in ("explore", "bench"):
+            overlay.check_flash_attn(verl, spec.device)
+        loggers.check(verl)
+        check_juicer(verl)
+        check_models(verl, cwd=plan.cwd)
+        if spec.rows:
+            check_file_rows(spec.rows)
+        else:
+            check_dataset_class(spec, cwd=plan.cwd)
+            check_data(verl, cwd=plan.cwd)
+            check_cache()
+        if spec.experts:
+            check_file_rows(spec.experts.rows)
+        check_reward_function(verl, cwd=plan.cwd)
+        if spec.mode != "explore":
+            check_resume(plan)
     check_disk(plan.job.root)
     check_ports(plan.ray)
-    check_database(plan.spec.database_url, plan.job.root)
-
-
-def _check_training(plan: RunPlan) -> None:
-    """Check the logger, the models and the training rows of a run."""
-    verl = plan.spec.verl
-    check_vllm(plan.spec)
-    if plan.spec.mode not in ("explore", "bench"):
-        overlay.check_flash_attn(verl, plan.spec.device)
-    loggers.check(verl)
-    check_juicer(verl)
-    check_models(verl, cwd=plan.cwd)
-    if plan.spec.rows:
-        check_file_rows(plan.spec.rows)
-    else:
-        check_dataset_class(plan.spec, cwd=plan.cwd)
-        check_data(verl, cwd=plan.cwd)
-        check_cache()
-    if plan.spec.experts:
-        check_file_rows(plan.spec.experts.rows)
-    check_reward_function(verl, cwd=plan.cwd)
-    if plan.spec.mode != "explore":
-        check_resume(plan)
+    check_database(spec.database_url, plan.job.root)
 
 
 def missing(plan: RunPlan) -> Iterator[UserError]:

@@ -16,7 +16,6 @@ from trinity_compat.common import optional_packages, python_command
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.common.paths import from_home
-from trinity_compat.common.plugin_packages import Plugin
 from trinity_compat.common.redaction import hidden
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
@@ -57,27 +56,15 @@ def check(plan: RunPlan, record: LaunchRecord, *, execute: bool) -> StartReport:
     """
     native = plan.spec.device == detect_device()
     # Without this a rerun that continues from a checkpoint would pay the check's seconds again.
-    # A digest of the check's inputs: configuration, packages, the models' configurations.
-    spec = plan.spec
-    models = [_stamp(value_at(spec.verl, key), plan.cwd) for key in _MODELS]
-    models += [_stamp(entry.path, plan.cwd) for entry in teacher_entries(spec.verl)]
-    rests_on = [
-        spec.verl,
-        spec.device,
-        spec.mode,
-        spec.explorers,
-        native,
-        execute,
-        models,
-        media_held(spec.verl, plan.cwd),
-        [optional_packages.version(n) for n in _JUDGES],
-        [asdict(each) for each in spec.plugins],
-        [_digests(each) for each in spec.plugins],
-    ]
-    # Another vLLM may answer otherwise.
-    rests_on.append(os.environ.get(VLLM_ELSEWHERE))
-    mark = blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
-    report = _kept_report(plan, mark) or _new_report(plan, execute=execute, native=native)
+    mark = _mark(plan, native, execute)
+    try:
+        kept = StartReport.load(plan.job.root / "config" / _ANSWERS)
+    except (OSError, ValueError, KeyError, TypeError):
+        kept = None
+    if kept and kept.mark == mark and kept.versions:
+        report = kept
+    else:
+        report = _new_report(plan, execute=execute, native=native)
     report.native, report.mark = native, mark
     report.changed = list(map(str, upstream_symbols.changed_in_untested()))
     if report.refused:
@@ -111,21 +98,30 @@ def lines(report: StartReport) -> Iterator[str]:
         yield f"  not checked: {_GPU_ONLY}"
 
 
-def _kept_report(plan: RunPlan, mark: str) -> StartReport | None:
-    """Return the report in the job directory; None without one, or where its inputs have changed."""
-    try:
-        kept = StartReport.load(plan.job.root / "config" / _ANSWERS)
-        return kept if kept.mark == mark and kept.versions else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _digests(plugin: Plugin) -> list[str]:
-    found = fingerprint_files.of_installed(plugin.value.partition(":")[0])
-    return [fingerprint_files.of_file(path) for path in found.values()]
-
-
 _MODELS = ("actor_rollout_ref.model.path", "critic.model.path", REWARD)
+
+
+def _mark(plan: RunPlan, native: bool, execute: bool) -> str:
+    """Return a digest of the check's inputs: configuration, packages, the models' configurations."""
+    spec = plan.spec
+    models = [_stamp(value_at(spec.verl, key), plan.cwd) for key in _MODELS]
+    models += [_stamp(entry.path, plan.cwd) for entry in teacher_entries(spec.verl)]
+    modules = [fingerprint_files.of_installed(each.value.partition(":")[0]) for each in spec.plugins]
+    rests_on = [
+        spec.verl,
+        spec.device,
+        spec.mode,
+        spec.explorers,
+        native,
+        execute,
+        models,
+        media_held(spec.verl, plan.cwd),
+        [optional_packages.version(n) for n in _JUDGES],
+        [asdict(each) for each in spec.plugins],
+        [[fingerprint_files.of_file(path) for path in files.values()] for files in modules],
+        os.environ.get(VLLM_ELSEWHERE),  # another vLLM may answer otherwise
+    ]
+    return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 def _stamp(path: object, cwd: Path) -> tuple[int, int] | None:
@@ -147,26 +143,19 @@ def _new_report(plan: RunPlan, *, execute: bool, native: bool) -> StartReport:
         request = {"spec": asdict(plan.spec), "device": plan.spec.device, "native": native}
         request |= {"cwd": str(plan.cwd), "execute": execute}
         (folder / "request.json").write_text(json.dumps(request, default=str))
-        return _run_check(plan, folder, execute=execute, native=native)
-
-
-def _run_check(plan: RunPlan, folder: Path, *, execute: bool, native: bool) -> StartReport:
-    argv = python_command.of_module("trinity_compat.run.checks", "request.json", "report.json")
-    env, log = _environment(plan, execute=execute, native=native), folder / "log"
-    try:
-        with log.open("wb") as out:
-            done = subprocess.run(argv, cwd=folder, env=env, stdout=out, stderr=out, timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return StartReport(
-            unchecked=[f"the start check itself did not end in {_LIMIT_S:g} s: {_last_line(log)}"]
-        )
-    if done.returncode == 0:
-        return StartReport.load(folder / "report.json")
-    return StartReport(unchecked=[f"the start check itself failed: {_last_line(log) or done.returncode}"])
-
-
-def _last_line(log: Path) -> str:
-    return "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
+        argv = python_command.of_module("trinity_compat.run.checks", "request.json", "report.json")
+        env, log = _environment(plan, execute=execute, native=native), folder / "log"
+        failure = ""
+        try:
+            with log.open("wb") as out:
+                done = subprocess.run(argv, cwd=folder, env=env, stdout=out, stderr=out, timeout=_LIMIT_S)
+            if done.returncode == 0:
+                return StartReport.load(folder / "report.json")
+        except subprocess.TimeoutExpired:
+            failure = f"did not end in {_LIMIT_S:g} s"
+        last = "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
+        failure = f"{failure}: {last}" if failure else f"failed: {last or done.returncode}"
+        return StartReport(unchecked=[f"the start check itself {failure}"])
 
 
 def _environment(plan: RunPlan, *, execute: bool, native: bool) -> dict[str, str]:
@@ -222,7 +211,11 @@ def _refusal_text(found: StartRefusal, plan: RunPlan) -> str:
 
 def _where(record: LaunchRecord, found: StartRefusal) -> Where | None:
     """Return the place of the refused key in the user's file, in any spelling; else the launch's."""
-    key, text = found.key, _text(record)
+    key = found.key
+    try:
+        text = Path(record["yaml"]).read_text() if "yaml" in record else ""
+    except OSError:  # it has gone since it was read
+        text = ""
     if line := lines_of(text).get(f"{_TRAINER}{key}"):
         return Where(record["yaml"], line)
     if name := _unset(found):
@@ -234,11 +227,3 @@ def _where(record: LaunchRecord, found: StartRefusal) -> Where | None:
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
     below = [name for name in words if any(now.startswith(f"{key}.") for now in pinned_names(name))]
     return place(record, below[-1:] if key else ())
-
-
-def _text(record: LaunchRecord) -> str:
-    """Return the text of the run's YAML; "" for a script."""
-    try:
-        return Path(record["yaml"]).read_text() if "yaml" in record else ""
-    except OSError:  # it has gone since it was read
-        return ""

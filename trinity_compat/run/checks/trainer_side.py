@@ -49,8 +49,8 @@ def stages(config: DictConfig, *, registers: bool = False, is_stock: bool = Fals
     yield "actor_rollout_ref.rollout", lambda: omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     yield "actor_rollout_ref.model", lambda: _model(config, built)
     # The last that needs no engine: scripts/judge/stock_verl.py ends with it.
-    yield "", lambda: _trainer(config, built)
-    # Look up the engine that each role names.
+    yield "", lambda: (_v1_trainer if config.trainer.use_v1 else _v0_trainer)(config, built)
+    # The engine that each role names.
     roles = {_ACTOR: "language_model"}
     roles |= {"actor_rollout_ref.ref": "language_model"} if need_reference_policy(config) else {}
     roles |= {"critic": "value_model"} if need_critic(config) else {}
@@ -60,7 +60,7 @@ def stages(config: DictConfig, *, registers: bool = False, is_stock: bool = Fals
     yield "critic" if need_critic(config) else "", lambda: _workers(built)
     yield from distillation.stages(config)
     yield "actor_rollout_ref", lambda: _actor(config, registers=registers)
-    # Look up the names that veRL looks up at its first update.
+    # The names that veRL looks up at its first update.
     algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
     mode = actor.policy_loss.get("loss_mode", "vanilla")
     yield "algorithm.adv_estimator", lambda: _estimator(algorithm)
@@ -98,13 +98,6 @@ class _NoProcesses:
 
     def spawn(self, prefix_set: object) -> None:
         raise _Reached
-
-
-def _trainer(config: DictConfig, built: SimpleNamespace) -> None:
-    if config.trainer.use_v1:
-        _v1_trainer(config, built)
-    else:
-        _v0_trainer(config, built)
 
 
 def _v1_trainer(config: DictConfig, built: SimpleNamespace) -> None:

@@ -118,21 +118,14 @@ class _Examination:
             if parser:  # else vLLM would report it again, without an argument
                 self._engine(given, section, _MODEL)
         if is_served(self.spec.verl):
-            self._reward_engine(spec)
-        self._teacher_engines(spec)
-
-    def _reward_engine(self, spec: RunSpec) -> None:
-        # Not of the trainer's configuration, by which the others are built: that has no reward model.
-        build = partial(explorer_side.reward_engine, spec.verl, spec.device, self.folder)
-        given = self._tried(SECTION, build)
-        if given is not None:
-            self._engine(given, f"{SECTION}.rollout", REWARD)
-
-    def _teacher_engines(self, spec: RunSpec) -> None:
+            # Not of the trainer's configuration, by which the others are built: that has no reward model.
+            build = partial(explorer_side.reward_engine, spec.verl, spec.device, self.folder)
+            if (server := self._tried(SECTION, build)) is not None:
+                self._engine(server, f"{SECTION}.rollout", REWARD)
         for entry in teacher_entries(spec.verl):
             build = partial(explorer_side.teacher_engine, spec.verl, entry, spec.device)
-            if (given := self._tried(entry.section, build)) is not None:
-                self._engine(given, f"{entry.section}.inference", f"{entry.section}.model_path")
+            if (server := self._tried(entry.section, build)) is not None:
+                self._engine(server, f"{entry.section}.inference", f"{entry.section}.model_path")
 
     def _engine(self, given: Tree, section: str, model: str) -> None:
         extra = section_at(self.spec.verl, f"{section}.engine_kwargs.vllm")
@@ -196,12 +189,9 @@ class _Examination:
             self.report.unchecked.append(f"{section}: {words}")
             return
         key = section if exact else error_keys.key_of(error, section, nodes(self.spec.verl))
-        self.report.refused.append(StartRefusal(key, words, error_keys.raised_by(error, self._shown())))
-
-    def _shown(self) -> dict[str, str]:
-        return {
-            name: f"{_PACKAGES[name][0]} {release}" for name, release in self.report.versions.items()
-        } or {"verl": "veRL"}
+        versions = self.report.versions.items()
+        shown = {name: f"{_PACKAGES[name][0]} {release}" for name, release in versions} or {"verl": "veRL"}
+        self.report.refused.append(StartRefusal(key, words, error_keys.raised_by(error, shown)))
 
 
 def _done(call: Callable[[], object]) -> bool:

@@ -57,26 +57,23 @@ class CheckpointLinks:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _alone(folder.parent):
             self.check()
-            self._link_folder(folder, root)
-
-    def _link_folder(self, folder: Path, root: Path) -> None:
-        # An earlier job's link: its script shall find this job's checkpoints now.
-        if folder.is_symlink() and _is_of_a_run(folder):
-            folder.unlink()
-        elif folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-            folder.rmdir()
-        if folder.is_dir():
-            self._each = True
-            with contextlib.suppress(OSError):  # `update` says what is wrong there
-                (folder / _WHOSE).unlink(missing_ok=True)
-                (folder / _WHOSE).symlink_to(root)
-            self._say(f"checkpoints: each one is linked into {folder} as it is written")
-            self.update()
-        elif folder.exists():
-            self._say(f"checkpoints: {folder} is a file, so they go to {self._job.root} only")
-        else:
-            folder.symlink_to(root, target_is_directory=True)
-            self._say(f"checkpoints: {folder} → {self._job.root}")
+            # An earlier job's link: its script shall find this job's checkpoints now.
+            if folder.is_symlink() and _is_of_a_run(folder):
+                folder.unlink()
+            elif folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()
+            if folder.is_dir():
+                self._each = True
+                with contextlib.suppress(OSError):  # `update` says what is wrong there
+                    (folder / _WHOSE).unlink(missing_ok=True)
+                    (folder / _WHOSE).symlink_to(root)
+                self._say(f"checkpoints: each one is linked into {folder} as it is written")
+                self.update()
+            elif folder.exists():
+                self._say(f"checkpoints: {folder} is a file, so they go to {root} only")
+            else:
+                folder.symlink_to(root, target_is_directory=True)
+                self._say(f"checkpoints: {folder} → {root}")
 
     def update(self) -> None:
         """Link what is new, and drop links to checkpoints that are gone. Never raises for the disk."""

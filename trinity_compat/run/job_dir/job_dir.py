@@ -141,8 +141,10 @@ class JobDir:
                 hint=question(nearest(self.root.name, jobs)) or (f"there are {listed}" if jobs else None),
             )
         if not self.spec_path.exists():
+            inside = sorted(path.parts[-3] for path in self.root.glob("*/config/run.json"))  # of stages
             raise UserError(
-                f"{self.root} is not a job directory: config/run.json is missing", hint=self._inside()
+                f"{self.root} is not a job directory: config/run.json is missing",
+                hint=f"name one of the jobs in it: {', '.join(inside)}" if inside else None,
             )
         return RunSpec.load(self.spec_path)
 
@@ -153,11 +155,6 @@ class JobDir:
         if file is not None and not file.exists():
             raise UserError(f"{self.root} has no database yet ({file}): its run has not started")
         return spec
-
-    def _inside(self) -> str | None:
-        """Return a hint with the jobs inside the folder, those of a run in stages."""
-        found = sorted(path.parts[-3] for path in self.root.glob("*/config/run.json"))
-        return f"name one of the jobs in it: {', '.join(found)}" if found else None
 
 
 def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:

@@ -30,6 +30,7 @@ from trinity_compat.run.job_dir.snapshot import (
 )
 
 _EVERY_S = 1.0
+_SHOWN = 12  # steps of the panel
 _QUIET_S = 30.0  # between two lines of plain output without news
 
 
@@ -191,21 +192,18 @@ def _sides(snapshot: Snapshot) -> RenderableType:
     return grid
 
 
-def _steps(snapshot: Snapshot, *, count: int = 12) -> RenderableType:
-    goal, form = _goal(snapshot)
+def _steps(snapshot: Snapshot) -> RenderableType:
+    # A run on rows of files has a loss and no rewards.
+    has_loss = any(row.loss is not None for row in snapshot.rows)
+    goal, form = ("loss", ".4f") if has_loss else ("reward", ".3f")
     table = Table("step", goal, "staleness", "tokens/s", "s/step", box=None, pad_edge=False)
-    for row in snapshot.rows[-count:]:
+    for row in snapshot.rows[-_SHOWN:]:
         reached = row.reward if row.loss is None else row.loss
         cells = [(reached, form), (row.staleness, ".2g"), (row.tokens_per_s, ".0f"), (row.step_s, ".2f")]
         table.add_row(
             str(row.step), *("-" if value is None else f"{value:{written}}" for value, written in cells)
         )
     return table
-
-
-def _goal(snapshot: Snapshot) -> tuple[str, str]:
-    """Return the metric of a run and its format: a run on rows of files has a loss and no rewards."""
-    return ("loss", ".4f") if any(row.loss is not None for row in snapshot.rows) else ("reward", ".3f")
 
 
 def _with_rows(snapshot: Snapshot, rows: list[StepFigures]) -> Snapshot:

@@ -13,7 +13,7 @@ from trinity_compat.job.run_spec import RunSpec
 Metrics = tuple[int, Mapping[str, float]]  # step, what a side logged of it
 
 REWARD = ("critic/score/mean", "critic/rewards/mean")
-_STALENESS = ("training/model_version_lag/mean",)
+_STALENESS = "training/model_version_lag/mean"
 _THROUGHPUT = ("perf/tokens_per_second", "perf/throughput")  # veRL's own figure is per device
 
 
@@ -86,23 +86,18 @@ def training_rows(metrics: Iterable[Metrics]) -> list[StepFigures]:
     Step 0 and rows of an evaluation's figures alone are no training step.
     """
     return [
-        _row(step, values)
+        StepFigures(
+            step=step,
+            reward=_first(values, REWARD),
+            loss=values.get("train/loss"),
+            staleness=values.get(_STALENESS),
+            step_s=values.get("timing_s/step"),
+            tokens_per_s=_first(values, _THROUGHPUT),
+            metrics=values,
+        )
         for step, values in metrics
         if step > 0 and any(not name.startswith("val-") for name in values)
     ]
-
-
-def _row(step: int, values: Mapping[str, float]) -> StepFigures:
-    staleness = _first(values, _STALENESS)
-    return StepFigures(
-        step=step,
-        reward=_first(values, REWARD),
-        loss=values.get("train/loss"),
-        staleness=staleness,
-        step_s=values.get("timing_s/step"),
-        tokens_per_s=_first(values, _THROUGHPUT),
-        metrics=values,
-    )
 
 
 def _first(values: Mapping[str, float], names: Sequence[str]) -> float | None:

@@ -201,12 +201,9 @@ class StartRecorder:
         ):
             yield WEIGHTS, now
         began = self._phases[ANSWERS].began if ANSWERS in running else None
-        if began is not None and snapshot.quiet_s is not None and now - snapshot.quiet_s >= self._sides_began:
+        sides_began = self._phases[RAY].ended or math.inf
+        if began is not None and snapshot.quiet_s is not None and now - snapshot.quiet_s >= sides_began:
             yield ANSWERS, max(began, now - snapshot.quiet_s)
-
-    @property
-    def _sides_began(self) -> float:
-        return self._phases[RAY].ended or math.inf
 
     def finish(self, code: int, failure: str = "", log: str = "") -> None:
         """Record the end. ``log``: the file that tells more, anywhere in the job's log folder."""

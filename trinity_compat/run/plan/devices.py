@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -45,7 +46,12 @@ def detect_device() -> str:
     if any(all(Path(path).exists() for path in paths) for paths in _NVIDIA):
         return "cuda"
     others = [name for name, path in _OTHERS.items() if Path(path).exists()]
-    return "cpu" if not others or (others == ["rocm"] and _torch_is_for_cpus()) else others[0]
+    if others == ["rocm"]:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            # With a torch for CPUs /dev/kfd is a laptop's built-in graphics.
+            if importlib.metadata.version("torch").endswith("+cpu"):
+                return "cpu"
+    return others[0] if others else "cpu"
 
 
 def usable(device: str) -> str:
@@ -135,11 +141,3 @@ def _cluster_resources(address: str) -> dict[str, float]:
             " or say what it has with --device cuda",
         ) from None
     return found
-
-
-def _torch_is_for_cpus() -> bool:
-    """Return whether torch is built for CPUs: then /dev/kfd is a laptop's built-in graphics."""
-    try:
-        return importlib.metadata.version("torch").endswith("+cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False

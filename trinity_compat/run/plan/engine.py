@@ -36,24 +36,21 @@ def on_vllm(verl: VerlView, section: str = ROLLOUT, who: str = "the explorer") -
     if name not in OTHER_ENGINES or uneven_experts(partial(value_at, verl.tree), section):  # which is refused
         return verl, []
     line = f"{section}.name={name}: {who} runs vLLM in its place"
-    dropped = _own_arguments(verl, section, str(name).removesuffix("_async"))
-    changed: dict[str, object] = {f"{section}.name": "vllm", **_spread(verl, section, str(name))}
-    moe = f"{section}.{MOE_TENSOR_PARALLEL}"
-    if name == "trtllm" and value_at(verl.tree, moe) not in (None, 1):
-        dropped.append(f"{MOE_TENSOR_PARALLEL}={value_at(verl.tree, moe)}")
-        changed[moe] = 1
+    own = f"engine_kwargs.{str(name).removesuffix('_async')}"
+    given = section_at(verl.tree, f"{section}.{own}")
+    dropped = [f"{own}.{key}={value}" for key, value in given.items() if value is not None]
+    changed: dict[str, object] = {f"{section}.name": "vllm"}
+    if name == "trtllm":
+        experts, moe = f"{section}.expert_parallel_size", f"{section}.{MOE_TENSOR_PARALLEL}"
+        if verl.size(experts) != 1:  # vLLM spreads experts over the whole engine
+            sizes = (verl.size(f"{section}.{size}_parallel_size") for size in ("tensor_model", "data"))
+            changed[experts] = math.prod(sizes)
+        if value_at(verl.tree, moe) not in (None, 1):
+            dropped.append(f"{MOE_TENSOR_PARALLEL}={value_at(verl.tree, moe)}")
+            changed[moe] = 1
     if dropped:
         line += f"; left out: {', '.join(dropped)}"
     return verl.changed(changed), [line]
-
-
-def _spread(verl: VerlView, section: str, name: str) -> dict[str, int]:
-    """Return the expert-parallel size for vLLM, which spreads experts over the whole engine."""
-    experts = f"{section}.expert_parallel_size"
-    if name != "trtllm" or verl.size(experts) == 1:
-        return {}
-    sizes = (verl.size(f"{section}.{size}_parallel_size") for size in ("tensor_model", "data"))
-    return {experts: math.prod(sizes)}
 
 
 def sized(verl: VerlView, device: str) -> Step:
@@ -102,8 +99,3 @@ def narrowed(verl: VerlView, width: int) -> VerlView:
 def left_out(verl: VerlView) -> dict[str, object]:
     """Return the keys of this launch that a run leaves out, with the values that turn them off."""
     return {key: off for key, off in OFF.items() if value_at(verl.tree, key)}
-
-
-def _own_arguments(verl: VerlView, section: str, name: str) -> list[str]:
-    given = section_at(verl.tree, f"{section}.engine_kwargs.{name}")
-    return [f"engine_kwargs.{name}.{key}={value}" for key, value in given.items() if value is not None]

@@ -48,31 +48,24 @@ def _filled(value: object, path: Path, env: Mapping[str, str], fields: Resolver 
         return [_filled(part, (*path, position), env, fields) for position, part in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
-    # Whether `text` has interpolations, and all of them are variables that hold no secret.
+    dotted = ".".join(map(str, path))
     names = [match[2] for match in _ANY.finditer(value)]
-    if bool(names) and all(name and not is_secret(name) for name in names):
+    # Interpolations that name no variable are veRL's own, or name fields of the file.
+    if names and all(name and not is_secret(name) for name in names):
         text = resolved_alone(value, env)
     elif fields and not any(map(is_secret, _NAMED.findall(value))):
-        text = _of_field(value, path, fields)
+        try:
+            text = fields.value(path, value)
+        except InterpolationError as error:
+            if path[:2] == _VERL_OWN:
+                return value
+            raise UserError(
+                f"{dotted}: {value} cannot be resolved ({error})",
+                hint="write a field of this file with its sections, as ${model.model_path}",
+            ) from None
     else:
         return value
-    return _typed(text, value, _dotted(path)) if isinstance(text, str) and "${" not in text else text
-
-
-def _of_field(value: str, path: Path, fields: Resolver) -> object:
-    try:
-        return fields.value(path, value)
-    except InterpolationError as error:
-        if path[:2] == _VERL_OWN:
-            return value
-        raise UserError(
-            f"{_dotted(path)}: {value} cannot be resolved ({error})",
-            hint="write a field of this file with its sections, as ${model.model_path}",
-        ) from None
-
-
-def _dotted(path: Path) -> str:
-    return ".".join(map(str, path))
+    return _typed(text, value, dotted) if isinstance(text, str) and "${" not in text else text
 
 
 def _typed(text: str, written: str, path: str) -> object:

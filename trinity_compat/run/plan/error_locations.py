@@ -20,7 +20,6 @@ from trinity_compat.run.plan.source import LaunchRecord, Source
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.verl_from_trinity import COMPAT, compat_path, completed_config
 from trinity_compat.trinity.config.read import lines_of
-from trinity_compat.trinity.config.stages import Stage
 from trinity_compat.verl_config.infer import keys_of
 from trinity_compat.verl_config.releases import FLAVOURS
 from trinity_compat.verl_config.upgrade import row_for
@@ -39,9 +38,10 @@ def relocate_errors(source: Source, sets: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if (
-            error.where is None or (not error.where.line and error.where.file == source.record.get("yaml"))
-        ) and _head(error.message).partition(" ")[0] not in {text.partition("=")[0] for text in sets}:
+        where, fields_set = error.where, {text.partition("=")[0] for text in sets}
+        # The YAML as a whole is not a place yet.
+        is_open = where is None or (not where.line and where.file == source.record.get("yaml"))
+        if is_open and _head(error.message).partition(" ")[0] not in fields_set:
             error.message, error.where = in_file(error.message, source)
         raise
 
@@ -53,9 +53,9 @@ def in_file(message: str, source: Source) -> tuple[str, Where | None]:
     """
     if "yaml" not in source.record:
         key = _head(message)
-        names = [
-            name for known in (key, *_keys_of_setting(key)) for name in words_about(source.record, known)
-        ]
+        ours = _compat_paths(key)  # of a setting, which several of veRL's keys may be translated to
+        keys = (key, *(row.key for row in load_rows().all() if not ours.isdisjoint(row.to)))
+        names = [name for known in keys for name in words_about(source.record, known)]
         if not names:  # what the launch leaves to veRL's default is at the launch itself
             is_key = _PATH.fullmatch(key) and message[len(key) :].startswith("=")
             return message, place(source.record, (key,)) if is_key else None
@@ -89,11 +89,9 @@ def spelling(key: str, source: Source) -> str:
     return ""
 
 
-def _keys_of_setting(name: str) -> Iterator[str]:
-    """veRL's keys that translate writes as a setting of ours, spelled as ``--set`` does."""
-    if name.startswith(f"{COMPAT}."):
-        path = compat_path(TRINITY).removesuffix(COMPAT) + name
-        yield from (row.key for row in load_rows().all() if path in row.to)
+def _compat_paths(name: str) -> set[str]:
+    """The places in a file of a setting that a message spells as ``--set`` does."""
+    return {compat_path(TRINITY).removesuffix(COMPAT) + name} if name.startswith(f"{COMPAT}.") else set()
 
 
 def pinned_names(name: str) -> tuple[str, ...]:
@@ -148,13 +146,6 @@ def _line_of(message: str, source: Source) -> int:
     return 0
 
 
-def _compat_paths(name: str) -> list[str]:
-    """The places in a file of a setting that a message spells as ``--set`` does."""
-    if not name.startswith(f"{COMPAT}."):
-        return []
-    return [compat_path(TRINITY).removesuffix(COMPAT) + name]
-
-
 def lines_in(source: Source) -> Mapping[str, int]:
     """Path → line of the YAML.
 
@@ -164,11 +155,9 @@ def lines_in(source: Source) -> Mapping[str, int]:
         lines = lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
     except OSError:  # it has gone since it was read
         return {}
-    return _of_stage(lines, source.stage) if source.stage else lines
-
-
-def _of_stage(lines: Mapping[str, int], stage: Stage) -> Mapping[str, int]:
-    """Path in the stage → line in the file: where the stage says it, else where the whole does."""
+    if not (stage := source.stage):
+        return lines
+    # Where the stage says it, else where the whole file does.
     own, replaced = f"stages.{stage.number}.", tuple(f"{name}." for name in stage.replaced)
     whole = {path: line for path, line in lines.items() if not path.startswith(replaced)}
     return whole | {path.removeprefix(own): line for path, line in lines.items() if path.startswith(own)}

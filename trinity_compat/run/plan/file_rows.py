@@ -58,17 +58,14 @@ def expert_rows(config: Tree, cwd: Path) -> ExpertSpec | None:
 
 
 def _with_local_paths(rows: RowsSpec, cwd: Path) -> RowsSpec:
-    return replace(rows, paths=_placed(rows.paths, cwd), val_paths=_placed(rows.val_paths, cwd))
+    """Write paths out that are files or folders here; a name on a hub stays as it is."""
 
+    def placed(path: str) -> str:
+        here = cwd / from_home(path)
+        is_local = here.exists() or path.startswith(("/", ".", "~")) or here.suffix in SUFFIXES
+        return str(here) if is_local else path
 
-def _placed(paths: tuple[str, ...], cwd: Path) -> tuple[str, ...]:
-    return tuple(_place(path, cwd) for path in paths)
-
-
-def _place(path: str, cwd: Path) -> str:
-    """Whole where it is a file or folder here; a name on a hub as it is."""
-    here = cwd / from_home(path)
-    return str(here) if here.exists() or path.startswith(("/", ".", "~")) or here.suffix in SUFFIXES else path
+    return replace(rows, paths=tuple(map(placed, rows.paths)), val_paths=tuple(map(placed, rows.val_paths)))
 
 
 SUFFIXES = (".parquet", ".jsonl", ".json")

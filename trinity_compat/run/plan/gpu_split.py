@@ -123,7 +123,10 @@ def _split_dedicated(verl: VerlView, config: Tree, explorers: int, reward: Rewar
     note = f"{own} GPUs for generation ({engines} engine(s) of {width}), as {OWN_NODES} says"
     note += f" + {reward.note}" if reward.note else ""
     note += f" + {training} for training; --set {ENGINES}=N"
-    return fitted.changed({**_trainer(training, trainer), **engine_places(each, width)}), [*lines, note]
+    # The launch's own machines, where the reward model takes nothing of them.
+    nodes, per_node = _nodes(training, verl.trainer.gpus_per_node) if reward.taken else trainer
+    changed = {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node, **engine_places(each, width)}
+    return fitted.changed(changed), [*lines, note]
 
 
 def _explorer_gpus(config: Tree, total: int) -> int | None:
@@ -164,12 +167,6 @@ def _as_in_verl(machine: GpuBudget, own: int, *, turns: bool = True) -> UserErro
         return refused
     words = f"Got mini_batch_size={machine.experiences} and self.engine.get_data_parallel_size()={ranks}"
     return UserError(f"{refused.message}; {ENDS_AT_UPDATE}: {words}", hint=refused.hint)
-
-
-def _trainer(gpus: int, given: tuple[int, int]) -> dict[str, int]:
-    """Return the keys of the trainer's GPUs, as ``given`` (nodes, GPUs of each) where it keeps them all."""
-    nodes, per_node = given if gpus == given[0] * given[1] else _nodes(gpus, given[1])
-    return {"trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node}
 
 
 def _is_set(sets: Sequence[str]) -> bool:
@@ -231,23 +228,20 @@ def engines_of_each(engines: int, explorers: int, why: str) -> int:
 
 def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
     """Set the number of engines of ``--set``, by default 1, where there are no GPUs to split."""
+    reading = TrinityReader(config)
     if not _is_set(sets):
-        return verl, list(_one_engine(config, device))
-    engines = TrinityReader(config).get(ENGINES)
+        names = (ENGINES, "explorer.rollout_model.tensor_parallel_size")
+        sizes = [f"{path}={size}" for path in names if (size := reading.get(path, 1)) != 1]
+        if device != "cpu" or not sizes or from_launch(config):
+            return verl, []
+        more = f"not {', '.join(sizes)}; --set {ENGINES}=N"
+        return verl, [f"a CPU has no GPUs to share: 1 engine for generation, {more}"]
+    engines = reading.get(ENGINES)
     if type(engines) is not int or engines < explorers:
         raise UserError(f"--set {ENGINES}={engines}: --explorers {explorers} needs at least one each")
     each = engines_of_each(engines, explorers, f"--set {ENGINES}={engines}")
     width = 1 if device == "cpu" else verl.rollout.tensor_parallel
     return verl.changed(engine_places(each, width)), [f"{engines} engine(s) for generation"]
-
-
-def _one_engine(config: Tree, device: str) -> Iterator[str]:
-    """Describe the engines of a Trinity YAML where there are no GPUs, in one line."""
-    reading, width = TrinityReader(config), "explorer.rollout_model.tensor_parallel_size"
-    sizes = [f"{path}={size}" for path in (ENGINES, width) if (size := reading.get(path, 1)) != 1]
-    if device == "cpu" and sizes and not from_launch(config):
-        named = ", ".join(sizes)
-        yield f"a CPU has no GPUs to share: 1 engine for generation, not {named}; --set {ENGINES}=N"
 
 
 def _split(verl: VerlView, wanted: int | None, auxiliary: int, *, nearest: bool = False) -> _Share:

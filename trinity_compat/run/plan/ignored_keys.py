@@ -65,7 +65,7 @@ def refuse_overruled(source: Source, sets: Sequence[str], planned: Planner, writ
 def _refuse(given: Tree) -> None:
     """Raises UserError for the first field that a run here cannot follow."""
     for path, value in given.items():
-        # Whether a field belongs to a further buffer whose path was not read.
+        # A further buffer is not read where its path was not.
         buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
         if buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given:
             raise UserError(
@@ -84,7 +84,7 @@ def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str], writte
     """
     by_hand = _is_by_hand(source)
     unread = {**plan.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
-    # The reasoning parser, where nothing of the run uses chat completions.
+    # The reasoning parser is for chat completions.
     parser = {**values_of(source.config), **_fields_set(sets)}.get(_THOUGHTS)
     unread |= {_THOUGHTS: parser} if parser and not has_chats(plan.spec.verl, plan.spec.mode) else {}
     given = {path: value for path, value in unread.items() if not _is_idle(path, value, written or {})}
@@ -93,7 +93,14 @@ def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str], writte
     else:
         asked = {p: value for p, value in given.items() if not _has_no_effect(p) and not _listed(p)}
         _refuse_idle_lines(asked, source, sets, written)
-    return _with_notes(plan, given, source, sets)
+    if not given:
+        return plan
+    lines, set_here = error_locations.lines_in(source), _fields_set(sets)
+    notes = [
+        f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}: {_why(path)}"
+        for path, value in given.items()
+    ]
+    return replace(plan, notes=(*plan.notes, "note: without effect here:", *notes))
 
 
 def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree:
@@ -153,17 +160,6 @@ def _has_no_effect(path: str) -> bool:
 def _fields_set(sets: Sequence[str]) -> dict[str, object]:
     """Field → its value."""
     return {key: safe_load(value) for key, _, value in (text.partition("=") for text in sets)}
-
-
-def _with_notes(plan: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
-    if not given:
-        return plan
-    lines, set_here = error_locations.lines_in(source), _fields_set(sets)
-    notes = [
-        f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}: {_why(path)}"
-        for path, value in given.items()
-    ]
-    return replace(plan, notes=(*plan.notes, "note: without effect here:", *notes))
 
 
 def _why(path: str) -> str:

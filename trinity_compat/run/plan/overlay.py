@@ -69,10 +69,10 @@ class Overlay:
             if why := _DECIDED.get(key.lstrip("+")):
                 raise UserError(f"--set {key}={value}: {why}", hint="leave it out")
             if key == USE_V1:
-                # Our setting, and its value, that veRL's switch between its two trainers stands for.
+                # veRL's switch between its two trainers stands for a setting of ours.
                 if not isinstance(value, bool):
                     raise UserError(f"--set {USE_V1}={value}: it may be True or False")
-                key, value = (SETTINGS["trainer"].key, "v1" if value else "v0")
+                key, value = SETTINGS["trainer"].key, "v1" if value else "v0"
             if own := own_setting(key):
                 trinity[own] = value
             else:

@@ -40,13 +40,15 @@ def overruled(config: Tree, written: Tree, planned: Callable[[Tree], RunPlan]) -
         and not _are_same(value, written[path])
         and (
             overruling(config, path, written, of_verl=True)
-            or _runs_the_same(planned, config, _with(config, path, written[path]), path)
+            or _runs_the_same(planned, config, path, written[path])
         )
     }
 
 
-def _runs_the_same(planned: Callable[[Tree], RunPlan], config: Tree, changed: Tree, path: str) -> bool:
-    """Return whether both configurations, which differ at ``path``, have one plan."""
+def _runs_the_same(planned: Callable[[Tree], RunPlan], config: Tree, path: str, value: object) -> bool:
+    """Return whether the configuration has the same plan with ``value`` at ``path``."""
+    changed = copied(config)
+    put(changed, path, value)
     try:
         one, other = (replace(planned(each), notes=(), unread={}) for each in (config, changed))
     except UserError:
@@ -93,12 +95,6 @@ def _candidates(lines: Tree, path: str, written: Tree, *, of_verl: bool) -> Iter
 
 def _are_same(one: object, other: object) -> bool:
     return resolved_alone(one) == resolved_alone(other)
-
-
-def _with(config: Tree, path: str, value: object) -> Tree:
-    out = copied(config)
-    put(out, path, value)
-    return out
 
 
 def _without(section: Mapping[str, object], path: str) -> dict[str, object]:

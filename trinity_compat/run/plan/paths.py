@@ -45,12 +45,11 @@ def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
     if options.job:
         return job_dir.resolved(options.job, cwd)
     root, own = _root_and_names(config)
-    # Whether translate wrote the file.
+    # The files of translate, also those for a supervised trainer, whose launches name the folder.
     compat = compat_of(config)
     kept = (*(compat.get("verl") or {}), *(compat.get("stands_for") or {}))
-    is_place = (from_launch(config) or "trainer.default_local_dir" in kept) and root.parts[
-        -len(own.parts) :
-    ] == own.parts
+    is_of_launch = from_launch(config) or "trainer.default_local_dir" in kept
+    is_place = is_of_launch and root.parts[-len(own.parts) :] == own.parts
     return job_dir.resolved(root if is_place else root / own, cwd)
 
 

@@ -42,8 +42,11 @@ def with_operators(
     if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
         raise UserError(f"{OPERATORS} is {given!r}: write a list of sections with name and args")
     registered = registered_in(plugins)
-    checked = [_operator(plain(each), number, registered) for number, each in enumerate(given)]
-    operators = [_with_service(each, number, trinity, cwd) for number, each in enumerate(checked)]
+    operators = [_operator(plain(each), number, registered) for number, each in enumerate(given)]
+    for number, each in enumerate(operators):
+        if each["name"] == DATA_JUICER:
+            where = f"{OPERATORS}.{number}.args"
+            operators[number]["args"] = operator_arguments(section_at(each, "args"), where, trinity, cwd)
     if explorers > 1:
         raise UserError(
             f"{OPERATORS}: one explorer takes a batch through them, and the run has {explorers}",
@@ -81,13 +84,6 @@ def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, objec
     return {"name": name, "args": arguments}
 
 
-def _with_service(operator: dict[str, object], number: int, trinity: Tree, cwd: Path) -> dict[str, object]:
-    if operator["name"] != DATA_JUICER:
-        return operator
-    where = f"{OPERATORS}.{number}.args"
-    return {**operator, "args": operator_arguments(section_at(operator, "args"), where, trinity, cwd)}
-
-
 TASKS = "data_processor.task_pipeline"
 _SERVICE = "service.data_juicer"
 _ARGUMENTS = ("operators", "config_path", "np")
@@ -103,8 +99,11 @@ def operator_arguments(given: Tree, where: str, trinity: Tree, cwd: Path) -> dic
             )
     operators = value_at(given, "operators")
     path = _path(value_at(given, "config_path"), cwd)
-    if not path:
-        _check_operators(operators, f"{where}.operators")
+    each_named = all(isinstance(each, Mapping) and len(each) == 1 for each in _listed(operators))
+    if not path and not (_listed(operators) and each_named):
+        raise UserError(
+            f"{where}.operators is {operators!r}: write a list of operators, each its name with its arguments"
+        )
     workers = _count(given.get("np", 4), f"{where}.np")
     service = service_of(trinity, where)
     return {"service_config": service, "operators": operators, "config_path": path, "np": workers}
@@ -118,7 +117,10 @@ def service_of(trinity: Tree, asking: str) -> dict[str, object]:
     given = section_at(trinity, _SERVICE)
     url, starts = given.get("server_url"), bool(given.get("auto_start"))
     if starts:
-        return {"port": _port(given.get("port"))}
+        port = given.get("port")
+        if port is not None and not is_whole(port):
+            raise UserError(f"{_SERVICE}.port is {port!r}: write a number, or leave it out for a free one")
+        return {"port": port or 0}
     if not url:
         raise UserError(
             f"{asking} needs Data-Juicer, and {_SERVICE} names no service",
@@ -139,7 +141,13 @@ def with_task_pipeline(verl: VerlView, trinity: Tree, place: str | None, cwd: Pa
     output = value_at(given, "output.path") or (place and value_at(trinity, f"{place}.path"))
     if not output:
         raise UserError(f"{TASKS} has no taskset to write", hint="write buffer.explorer_input.tasksets")
-    request = {**_work(given, cwd), "output_dir": _folder(str(output), cwd)}
+    request, folder = _work(given, cwd), cwd / from_home(str(output))
+    if folder.suffix:
+        raise UserError(
+            f"{TASKS} writes a folder, and the taskset's path is {output}",
+            hint="write a path without an ending; it is made",
+        )
+    request["output_dir"] = str(folder)
     note = f"task pipeline: {len(_listed(request['inputs']))} file(s) through Data-Juicer into {output}"
     return verl.changed({TASK_SECTION: {"service": service_of(trinity, TASKS), "asked": request}}), [note]
 
@@ -171,24 +179,8 @@ def _named(given: object) -> list[dict[str, object]]:
     return [{str(each["name"]): each.get("args") or {}} for each in operators]
 
 
-def _check_operators(given: object, where: str) -> None:
-    operators = _listed(given)
-    if not operators or not all(isinstance(each, Mapping) and len(each) == 1 for each in operators):
-        raise UserError(f"{where} is {given!r}: write a list of operators, each its name with its arguments")
-
-
 def _path(given: object, cwd: Path) -> str | None:
     return str(cwd / from_home(str(given))) if given else None
-
-
-def _folder(given: str, cwd: Path) -> str:
-    path = cwd / from_home(given)
-    if path.suffix:
-        raise UserError(
-            f"{TASKS} writes a folder, and the taskset's path is {given}",
-            hint="write a path without an ending; it is made",
-        )
-    return str(path)
 
 
 def _listed(given: object) -> list[object]:
@@ -199,9 +191,3 @@ def _count(given: object, where: str) -> int:
     if not is_whole(given, least=1):
         raise UserError(f"{where} is {given!r}: write a number of processes")
     return given
-
-
-def _port(given: object) -> int:
-    if given is not None and not is_whole(given):
-        raise UserError(f"{_SERVICE}.port is {given!r}: write a number, or leave it out for a free one")
-    return given or 0

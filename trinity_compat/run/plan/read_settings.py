@@ -24,7 +24,6 @@ def spec_fields(config: Tree, verl: Tree, sync: SyncSpec) -> dict[str, SettingVa
         for name, row in SETTINGS.items()
         if row.field and "." not in row.field
     }
-    # Raise UserError where a step takes all of its groups.
     rate = setting_of(config, "over_sample_rate")
     filters = [path for path in ("algorithm.filter_groups.enable", PIPELINE) if value_at(verl, path)]
     if rate and (sync.style == "fixed" or filters):

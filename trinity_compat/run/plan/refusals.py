@@ -51,18 +51,27 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = Fals
             hint=feature.hint,
         )
     for key, why in GONE.items():
-        if value := _launch_value(record, key):
+        if said := _launch_value(record, key):
             raise UserError(
-                f"{key}={value} cannot be run decoupled: {why}", where=place(record, (key,)), hint=STOCK
+                f"{key}={said} cannot be run decoupled: {why}", where=place(record, (key,)), hint=STOCK
             )
-    _check_runtime_env(verl, record, cwd)
+    # What a launch adds to Ray's runtime environment: explorer and trainer do not get it from Ray.
+    for key, value, why, hint in runtime_env.faults(runtime_env.of_launch(verl), cwd):
+        names = (word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ()))
+        at = place(record, [name for name in names if name == key or name.startswith(f"{key}.")])
+        raise UserError(f"{key}={value} cannot be run decoupled: {why}", where=at, hint=hint)
     _check_training_engine(verl, record, elsewhere=elsewhere)
     _check_engine(verl, record)
     if not elsewhere:
-        # Check the packages with which veRL opens images; sounds need the processor alone.
-        for kind, where in media_held(verl, cwd).items():
-            if kind in _SEEN:
-                _check_medium(where, place(record, ("data.train_files",)))
+        # veRL opens images with packages of their own; sounds need the processor alone.
+        for kind, held in media_held(verl, cwd).items():
+            if kind in _SEEN and (missing := _missing()):
+                packages = " and ".join(missing)
+                raise UserError(
+                    f"data.train_files: {held}; veRL opens them with {packages}, not installed here",
+                    where=place(record, ("data.train_files",)),
+                    hint=f"pip install {' '.join(missing)}",
+                )
 
 
 def _launch_value(record: LaunchRecord, key: str) -> str | None:
@@ -88,15 +97,6 @@ def place(record: LaunchRecord, keys: Sequence[str]) -> Where | None:
 def _where(text: str) -> Where:
     file, _, line = text.rpartition(":")
     return Where(file, int(line)) if line.isdigit() else Where(text)
-
-
-def _check_runtime_env(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
-    """Check what a launch adds to Ray's runtime environment: explorer and trainer do not get it from Ray."""
-    for key, value, why, hint in runtime_env.faults(runtime_env.of_launch(verl), cwd):
-        # The keys of the launch's words that are `key` or lie below it.
-        names = (word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ()))
-        where = place(record, [name for name in names if name == key or name.startswith(f"{key}.")])
-        raise UserError(f"{key}={value} cannot be run decoupled: {why}", where=where, hint=hint)
 
 
 def check_strategy(config: Tree, verl: Tree, record: LaunchRecord) -> None:
@@ -149,7 +149,7 @@ def _check_whole_groups(verl: VerlView, record: LaunchRecord) -> None:
 
 def _check_training_engine(verl: Tree, record: LaunchRecord, *, elsewhere: bool) -> None:
     """Check that the engine trains on this run's device, and that its packages are installed."""
-    # The engine that veRL builds: the actor's class names it, but FSDP's takes the strategy.
+    # The actor's class names the engine that veRL builds; only FSDP's takes the strategy.
     of_class = _CLASSES.get(str(value_at(verl, f"{_ACTOR}._target_")).rpartition(".")[2])
     engine = engine_of(of_class or value_at(verl, f"{_ACTOR}.strategy"))
     chosen = _launch_value(record, "engine")  # of a supervised launch
@@ -223,15 +223,6 @@ def missing_for_media(verl: Tree, cwd: Path) -> list[str]:
 
 def _missing() -> list[str]:
     return [package for module, package in _FOR_SEEING.items() if not find_spec(module)]
-
-
-def _check_medium(what: str, where: Where | None) -> None:
-    if missing := _missing():
-        raise UserError(
-            f"data.train_files: {what}; veRL opens them with {' and '.join(missing)}, not installed here",
-            where=where,
-            hint=f"pip install {' '.join(missing)}",
-        )
 
 
 MediaKind = Literal["images", "videos", "audios"]

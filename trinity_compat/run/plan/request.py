@@ -61,7 +61,9 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     """Complete the configuration as trinity-rft does, and lay the overlays over it. Raises UserError."""
     chosen = list(dict.fromkeys([*(["cpu"] if device == "cpu" else []), *options.profiles]))
     loaded, sets = [profiles.load(name) for name in chosen], Overlay.of_sets(options.sets)
-    written = _with_trinity_sets(config, [*map(Overlay.of_profile, loaded), sets])
+    written = copied(config)
+    for overlay in (*map(Overlay.of_profile, loaded), sets):
+        apply(paths.named_by(overlay.verl) | dict(overlay.trinity), written)
     full = verl_from_trinity.completed_config(environment.filled(written, os.environ))
     if not verl_from_trinity.from_launch(full.config):
         _count_gpus(full, options, device)
@@ -128,13 +130,6 @@ def _launch_value(values: Tree, flavour: str) -> Callable[[str], object]:
     """Return a function from a veRL key to its value before the overlays: the launch's, or veRL's default."""
     given, defaults = {key.lstrip("+"): found for key, found in values.items()}, pinned_release(flavour).tree
     return lambda key: given[key] if key in given else value_at(defaults, key)
-
-
-def _with_trinity_sets(config: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
-    out = copied(config)
-    for overlay in overlays:
-        apply(paths.named_by(overlay.verl) | dict(overlay.trinity), out)
-    return out
 
 
 def _laid_over(values: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:

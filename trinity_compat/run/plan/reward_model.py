@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
@@ -32,6 +31,7 @@ from trinity_compat.translate.sections.reward import (
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 _WHO = "the reward model"
+_OF_PROFILE = ("dtype", "enforce_eager")  # settings that the CPU profile has for every model
 _POOL = (f"{MODEL}.nnodes", f"{MODEL}.n_gpus_per_node")
 _OWN_POOL = (
     f"write {POOL}=True with {_POOL[0]} and {_POOL[1]}, which are GPUs of its own; or"
@@ -77,30 +77,29 @@ def with_reward_model(
     name = value_at(config, f"{AUXILIARY}.0.name")
     models = [ServedModel(str(value_at(verl.tree, f"{MODEL}.model_path")), name and str(name)), *further]
     if device == "cpu":
-        models = [replace(each, engines=1, width=1, settings=_on_a_cpu(each.settings)) for each in models]
+        for number, each in enumerate(models):
+            kept = {key: value for key, value in each.settings.items() if key not in _OF_PROFILE}
+            models[number] = replace(each, engines=1, width=1, settings=kept)
     placement = replace(first, verl=first.verl.changed(entry(models)))
     return placement if device == "cpu" else _with_further_models(placement, further, explorers, room)
 
 
-def _on_a_cpu(settings: Tree) -> Tree:
-    """Leave out the settings that the CPU profile has for every model."""
-    return {name: value for name, value in settings.items() if name not in ("dtype", "enforce_eager")}
-
-
 def _further_models(config: Tree) -> list[ServedModel]:
     """Return the YAML's models after the first. Raises UserError for one without a path."""
-    given = value_at(config, AUXILIARY)
-    settings = partial(engine_settings, TrinityReader(config))
-    return [_served(each, place, settings(place)) for place, each in enumerate(given or ()) if place]
-
-
-def _served(given: Tree, place: int, settings: Tree) -> ServedModel:
-    reading = TrinityReader(given)
-    if not (path := reading.get("model_path")):
-        raise UserError(f"{AUXILIARY}.{place}.model_path is missing: a model needs a folder or a hub's name")
-    name = reading.get("name")
-    engines, width = (int(reading.get(size) or 1) for size in ("engine_num", "tensor_parallel_size"))
-    return ServedModel(str(path), name and str(name), engines, width, settings)
+    models = []
+    for place, given in enumerate(value_at(config, AUXILIARY) or ()):
+        if place == 0:
+            continue
+        settings = engine_settings(TrinityReader(config), place)
+        reading = TrinityReader(given)
+        if not (path := reading.get("model_path")):
+            raise UserError(
+                f"{AUXILIARY}.{place}.model_path is missing: a model needs a folder or a hub's name"
+            )
+        name = reading.get("name")
+        engines, width = (int(reading.get(size) or 1) for size in ("engine_num", "tensor_parallel_size"))
+        models.append(ServedModel(str(path), name and str(name), engines, width, settings))
+    return models
 
 
 def _with_further_models(

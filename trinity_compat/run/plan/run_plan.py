@@ -63,8 +63,11 @@ def describe(plan: RunPlan) -> list[str]:
             file_rows.line(spec.rows),
             f"database  {without_passwords(spec.database_url)}",
         ]
-    # Whom the algorithm learns from, where that is another model.
-    named = value_at(spec.verl, TEACHER)
+    teacher = value_at(spec.verl, TEACHER)
+    distilled = [
+        f"teacher   {entry.path}, {entry.servers} vLLM engine(s){f', for {entry.key}' if entry.key else ''}"
+        for entry in teacher_entries(spec.verl)
+    ]
     return [
         f"job       {plan.job.root}",
         f"device    {spec.device}, {spec.explorers} explorer(s), mode {spec.mode}",
@@ -73,8 +76,8 @@ def describe(plan: RunPlan) -> list[str]:
         f" offset {_both(spec.sync.offset, r)}, {_transport(spec)}",
         f"database  {without_passwords(spec.database_url)}",
         *file_rows.expert_line(spec.experts),
-        *([f"teacher   {named}, in place of the trainer's reference model"] if named else []),
-        *_teachers(spec),
+        *([f"teacher   {teacher}, in place of the trainer's reference model"] if teacher else []),
+        *distilled,
         *_reward_model(spec),
     ]
 
@@ -106,14 +109,6 @@ def _reward_model(spec: RunSpec) -> list[str]:
     ]
 
 
-def _teachers(spec: RunSpec) -> list[str]:
-    """The teachers of on-policy distillation."""
-    return [
-        f"teacher   {entry.path}, {entry.servers} vLLM engine(s){f', for {entry.key}' if entry.key else ''}"
-        for entry in teacher_entries(spec.verl)
-    ]
-
-
 def _transport(spec: RunSpec) -> str:
     over_gloo = spec.sync.method == "nccl" and spec.device == "cpu"
     way = "over gloo, as NCCL would: there is no GPU" if over_gloo else f"by {spec.sync.method}"
@@ -139,17 +134,14 @@ def closing_notes(request: RunRequest, verl: VerlView, spec: RunSpec) -> list[st
     replayed = [note] if (note := note_of(request.trinity, spec.replay)) else []
     database = paths.database_note(request.trinity, spec, request.options, request.cwd)
     of_training = [*_filter_note(verl), *_save_freq_note(verl, spec)]
-    # Tasksets that are sampled at another temperature than the trainer's.
     trained, own = value_at(verl.tree, "actor_rollout_ref.rollout.temperature"), value_at(verl.tree, SAMPLING)
     of_sampling = [
-        *[
-            f"{name} is sampled at temperature {sampling['temperature']}; the trainer takes every answer's"
-            f" log-probabilities at {trained}, the first taskset's"
-            for name, sampling in (own or {}).items()
-            if name.startswith("train/") and sampling.get("temperature", trained) != trained
-        ],
-        *_penalty_note(request, verl),
+        f"{name} is sampled at temperature {sampling['temperature']}; the trainer takes every answer's"
+        f" log-probabilities at {trained}, the first taskset's"
+        for name, sampling in (own or {}).items()
+        if name.startswith("train/") and sampling.get("temperature", trained) != trained
     ]
+    of_sampling += _penalty_note(request, verl)
     notes = [] if spec.serve else [*of_training, *_lora_note(verl), *of_sampling]
     rounded = verl_from_trinity.rounded_offset(request.trinity)
     return [*notes, *replayed, *database, *([rounded] if rounded else [])]

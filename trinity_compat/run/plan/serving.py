@@ -6,6 +6,7 @@ machine alone, and another address needs a key, which clients send as the OpenAI
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
@@ -47,21 +48,17 @@ def _host(reading: TrinityReader, given: Tree) -> tuple[str, list[str]]:
     host = str(reading.get(path) or LOOPBACK)
     if value_at(given, path) is None:
         return LOOPBACK, []
-    if host == "localhost" or _is_local(host):
-        return LOOPBACK if host == "localhost" else host, []
+    if host == "localhost":
+        return LOOPBACK, []
+    with contextlib.suppress(ValueError):  # of a name
+        if is_loopback(host):
+            return host, []
     if not os.environ.get(SERVE_KEY):
         raise UserError(
             f"{path}={host}: other machines reach that address, and anyone there may use the model",
             hint=f"export {SERVE_KEY}=…, which clients then send as their API key; or write {LOOPBACK}",
         )
     return host, [f"{path}={host}: who sends {SERVE_KEY} as the API key may use the model"]
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return is_loopback(host)
-    except ValueError:  # a name
-        return False
 
 
 def alone(verl: VerlView, config: Tree, device: str, sets: Sequence[str]) -> Step:

@@ -58,22 +58,17 @@ def root_of(source: Source, options: RunOptions, cwd: Path) -> Path:
 def parts(source: Source, options: RunOptions, cwd: Path) -> list[StageRun]:
     """Return the stages in order, [] for a file without stages. Raises UserError with the line."""
     with error_locations.relocate_errors(source, options.sets):
-        return _parts(source, options, cwd)
-
-
-def _parts(source: Source, options: RunOptions, cwd: Path) -> list[StageRun]:
-    # Interpolate first: a stage may refer to fields of the whole file.
-    whole = environment.filled(source.config, os.environ)
-    stages = stages_of(whole)
-    if not stages:
-        return []
-    _refuse(options, stages)
-    root = root_of(source, options, cwd)
-    found = []
-    for stage in stages:
-        own = replace(options, job=str(root / stage.name), sets=_sets_of(options.sets, stage))
-        found.append(StageRun(stage, _source(source, stage, len(stages)), own, len(stages)))
-    return found
+        # Interpolate first: a stage may refer to fields of the whole file.
+        stages = stages_of(environment.filled(source.config, os.environ))
+        if not stages:
+            return []
+        _refuse(options, stages)
+        root = root_of(source, options, cwd)
+        found = []
+        for stage in stages:
+            own = replace(options, job=str(root / stage.name), sets=_sets_of(options.sets, stage))
+            found.append(StageRun(stage, _source(source, stage, len(stages)), own, len(stages)))
+        return found
 
 
 def _sets_of(sets: Sequence[str], stage: Stage) -> tuple[str, ...]:

@@ -7,8 +7,6 @@ has one engine. Modes that train nothing have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import section_at, value_at
 from trinity_compat.job.distillation import ENABLED, POOL, TeacherEntry, pool_gpus, teacher_entries
@@ -38,7 +36,9 @@ def with_teachers(verl: VerlView, *, device: str, mode: str, explorers: int) -> 
         verl, more = served.on_vllm(verl, f"{entry.section}.inference", _named(entry))
         lines += more
         _check_settings(verl, entry, device)
-        lines += _unused(verl, entry)
+        mtp = f"{entry.section}.inference.mtp.enable"
+        if value_at(verl.tree, mtp):
+            lines.append(f"{mtp}=True: without effect, since a teacher generates nothing")
     if device == "cpu":
         return _on_a_cpu(verl), lines
     entries = teacher_entries(verl.tree)
@@ -89,12 +89,6 @@ def _check_settings(verl: VerlView, entry: TeacherEntry, device: str) -> None:
         found = fate(name, value, release)
         if found.refused:
             raise refusal(name, value, release, found, section=arguments)
-
-
-def _unused(verl: VerlView, entry: TeacherEntry) -> Iterator[str]:
-    mtp = f"{entry.section}.inference.mtp.enable"
-    if value_at(verl.tree, mtp):
-        yield f"{mtp}=True: without effect, since a teacher generates nothing"
 
 
 def _on_a_cpu(verl: VerlView) -> VerlView:

@@ -87,7 +87,14 @@ def with_tasksets(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), c
         for kind, named in kinds.items()
         for number, each in enumerate(named)
     }
-    _check_baseline(verl, tasksets.values())
+    if value_at(verl.tree, "algorithm.adv_estimator") == "remax" and any(
+        each.plugin for each in tasksets.values()
+    ):
+        raise UserError(
+            "algorithm.algorithm_type: remax needs a greedy answer beside the sampled ones, which a plugin's"
+            " workflow does not make",
+            hint="write another algorithm_type",
+        )
     changed = verl.changed(_changes(verl, tasksets))
     return changed, [*(_line(each) for each in tasksets.values()), *_lengths(changed)]
 
@@ -137,19 +144,16 @@ _TOKENS = (
 )
 
 
-def _lengths(verl: VerlView) -> list[str]:
-    """Return notes on the length of a class's rows, and on micro-batches too small for one."""
+def _lengths(verl: VerlView) -> Iterator[str]:
+    """Yield notes on the length of a class's rows, and on micro-batches too small for one."""
     if not have_classes(value_at(verl.tree, SECTION) or {}):
-        return []
+        return
     limits = _limits(verl.tree)
-    note = (
-        f"a row may have {limits.whole} tokens (model.max_model_len), one answer {limits.response}"
+    whole = limits.whole
+    yield (
+        f"a row may have {whole} tokens (model.max_model_len), one answer {limits.response}"
         f" (max_response_tokens); what is longer is cut and counted ({TRUNCATED_ROWS})"
     )
-    return [note, *_small(verl, limits.whole)]
-
-
-def _small(verl: VerlView, whole: int) -> Iterator[str]:
     for key, dynamic in _TOKENS:
         tokens, role = value_at(verl.tree, key), key.rpartition(".")[0]
         if not value_at(verl.tree, dynamic) or (role == "critic" and not has_critic(verl.tree)):
@@ -243,21 +247,12 @@ def check_update(verl: VerlView, trinity: Tree, written: Tree) -> None:
     )
 
 
-def _check_baseline(verl: VerlView, tasksets: Iterable[Taskset]) -> None:
-    estimator = value_at(verl.tree, "algorithm.adv_estimator")
-    if estimator == "remax" and any(each.plugin for each in tasksets):
-        raise UserError(
-            "algorithm.algorithm_type: remax needs a greedy answer beside the sampled ones, which a plugin's"
-            " workflow does not make",
-            hint="write another algorithm_type",
-        )
-
-
 def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> Taskset:
     where = named.place
     if named.workflow and named.workflow not in registered:
         _check_own(named.workflow, where, trinity)
-    workflow = _checked(named, registered, cwd)
+    workflow = str(named.workflow)  # `_check_all_named` has seen it
+    _check_known(named, registered, cwd)
     arguments, form = _section(trinity, f"{where}.workflow_args"), _section(trinity, f"{where}.format")
     if program := workflow == PROGRAM and PROGRAM not in registered:
         arguments = program_arguments(arguments, f"{where}.workflow_args", cwd)
@@ -378,22 +373,11 @@ def _parting(trinity: Tree, *, by_step: bool) -> Parting:
     return "chains" if by_step and setting is None and not mixed else "joined"
 
 
-def _checked(named: _Named, registered: Set[str], cwd: Path) -> str:
-    """The workflow's name. Raises UserError for one that nothing here has, or whose packages are missing."""
-    workflow = str(named.workflow)  # `_check_all_named` has seen it
-    _check_known(named, registered, cwd)
-    if named.reward and "math_boxed" in workflow and named.reward not in TAKES_ABOUT:
-        # Upstream's other rewards fail on these arguments.
-        raise UserError(
-            f"{named.place}: {workflow} tells its reward with_think and format_score_coef, which"
-            f" {named.reward} does not take",
-            hint=f"write {_REWARD}: {TAKES_ABOUT[0]}, or leave it out",
-        )
-    return workflow
-
-
 def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
-    """A dotted path is a class that the workflow's own process imports, as upstream does."""
+    """Raises UserError for a workflow or a reward that nothing here has, or whose packages are missing.
+
+    A dotted path is a class that the workflow's own process imports, as upstream does.
+    """
     theirs, ours = upstream_names(), registered | {PROGRAM, *WORKFLOWS}
     workflow, reward = str(named.workflow), named.reward
     where = f"{named.place}.{_WORKFLOW}"
@@ -416,6 +400,13 @@ def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
     # After the names: no package helps against an unknown one.
     if workflow in set(theirs.workflows) - ours:
         check_environment(workflow, where)
+    if reward and "math_boxed" in workflow and reward not in TAKES_ABOUT:
+        # Upstream's other rewards fail on these arguments.
+        raise UserError(
+            f"{named.place}: {workflow} tells its reward with_think and format_score_coef, which {reward}"
+            " does not take",
+            hint=f"write {_REWARD}: {TAKES_ABOUT[0]}, or leave it out",
+        )
 
 
 def _section(trinity: Tree, path: str) -> dict[str, object]:

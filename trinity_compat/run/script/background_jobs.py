@@ -24,22 +24,18 @@ def running_note(folder: Path, script: str) -> str:
 
     They keep running, as under bash; Ctrl-C does not reach bash's background processes.
     """
-    processes = _outermost(folder)
+    until = time.monotonic() + _ENDING_S
+    while (found := list(_of_session(folder))) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    known = {process.pid for process in found}
+    # Without those that another one of them started.
+    processes = [process for process in found if _parent(process) not in known]
     if not processes:
         return ""
     named = [f"{_command_text(process)} (pid {process.pid})" for process in processes[:_NAMED]]
     more = [f"{len(processes) - _NAMED} more"] if len(processes) > _NAMED else []
     ends = " ".join(str(process.pid) for process in processes)
     return f"{script} left running: {', '.join([*named, *more])}; `kill {ends}` ends it"
-
-
-def _outermost(folder: Path) -> list[psutil.Process]:
-    """Return the session's processes without those that another one started, once ending ones have ended."""
-    until = time.monotonic() + _ENDING_S
-    while (processes := list(_of_session(folder))) and time.monotonic() < until:
-        time.sleep(_LOOK_S)
-    known = {process.pid for process in processes}
-    return [process for process in processes if _parent(process) not in known]
 
 
 def _of_session(folder: Path) -> Iterator[psutil.Process]:

@@ -30,23 +30,17 @@ def _submitted(words: Sequence[str]) -> Invocation | RaySubmission | None:
     submission = read_submission(words, os.environ)
     entry = submission.entrypoint
     found = find_main(entry) if entry else None
-    # No training main, and no script that could start one: this is Ray's.
-    # The scripts among the words; `folder`: the job's, which may be a URL.
-    named = [word for word in entry if word.endswith((".sh", ".bash"))]
-    files = [Path(place, word) for word in named for place in dict.fromkeys((submission.cwd or ".", "."))]
+    scripts = [word for word in entry if word.endswith((".sh", ".bash"))]
+    places = dict.fromkeys((submission.cwd or ".", "."))  # the job's folder may be a URL
+    files = [Path(place, word) for word in scripts for place in places]
     texts = [path.read_text(errors="replace") for path in files if path.is_file()]
+    # No training main, and no script that could start one: this is Ray's.
     if not found and not any(map(entrypoints.names_training_main, (*texts, *entry))):
         return None
     if found is None or not ray_submit.is_local(submission.address):
         return submission
     where = submission.cwd if submission.cwd and Path(submission.cwd).is_dir() else None
     return replace(found, wrapper=("ray job submit", *found.wrapper), env=submission.env, cwd=where)
-
-
-def _recognized(name: str, words: Sequence[str]) -> Invocation | RaySubmission | None:
-    if entrypoints.PYTHON.fullmatch(name) and words and Path(words[0]).name == "ray":
-        name, words = "ray", words[1:]  # a program of Python's, started by its interpreter
-    return _submitted(words) if name == "ray" else find_main([name, *words])
 
 
 def _run_captured(found: Invocation) -> int:
@@ -59,7 +53,10 @@ def _run_captured(found: Invocation) -> int:
 def main(argv: Sequence[str], run: Callable[[Invocation], int] = _run_captured) -> int:
     """Run the launch that the words make, or execute the real program."""
     real, name, *words = argv
-    found = _recognized(name, words)
+    if entrypoints.PYTHON.fullmatch(name) and words and Path(words[0]).name == "ray":
+        found = _submitted(words[1:])  # a program of Python's, started by its interpreter
+    else:
+        found = _submitted(words) if name == "ray" else find_main([name, *words])
     if isinstance(found, RaySubmission) and not ray_submit.is_local(found.address):
         from trinity_compat.run.script import remote_job
 

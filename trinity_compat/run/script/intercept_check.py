@@ -97,22 +97,19 @@ def _refuse_unreachable(launch: Launch) -> None:
             where=launch.where,
             hint=f"make it a plain command of a bash script: python3 -m {launch.module} …",
         )
+    instead = f"`{start.elsewhere} … trinity-compat run SCRIPT`"
+    if wrapper == "sbatch":  # which takes no program
+        instead = (
+            '`sbatch … --wrap "trinity-compat run SCRIPT"`, or `sbatch FILE` of'
+            " `trinity-compat export SCRIPT --to slurm -o FILE`"
+        )
     # also where the program is not installed: the verdict is the same on a laptop and on the cluster
     raise UserError(
         f"{start.elsewhere} would train stock veRL: it starts {launch.module} {LAUNCHERS[wrapper].elsewhere}",
         where=launch.where,
         hint=f"put the launch (python3 -m {launch.module} …) into a script without {start.elsewhere}, and"
-        f" write {_instead(wrapper, start)} here; there trinity-compat[run] has to be installed",
+        f" write {instead} here; there trinity-compat[run] has to be installed",
     )
-
-
-def _instead(wrapper: str, start: Start) -> str:
-    if wrapper == "sbatch":  # which takes no program
-        return (
-            '`sbatch … --wrap "trinity-compat run SCRIPT"`, or `sbatch FILE` of'
-            " `trinity-compat export SCRIPT --to slurm -o FILE`"
-        )
-    return f"`{start.elsewhere} … trinity-compat run SCRIPT`"
 
 
 def _is_caught(start: Start, *, elsewhere: bool) -> bool:

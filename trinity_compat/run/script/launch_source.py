@@ -185,20 +185,20 @@ def _notes(translation: Translation) -> tuple[str, ...]:
     for finding in translation.findings:
         if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where:
             left_out.setdefault(finding.reason, []).append(finding)
+    warnings = []
+    for reason, found in left_out.items():
+        words = [f"{finding.where}: {finding.key}={finding.value}" for finding in found]
+        listed = f"{words[0]} is" if len(words) == 1 else f"{len(words)} keys ({'; '.join(words)}) are"
+        warnings.append(f"warning: {listed} left out: {reason}")
     counts = Counter(str(finding.status) for finding in translation.findings)
     summary = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
     return (
         f"{len(translation.findings)} keys: {summary}; each one with its reason: `trinity-compat audit`, or"
         " config/audit.json of the job",
-        *(f"warning: {_listed(found)} left out: {reason}" for reason, found in left_out.items()),
+        *warnings,
         *_cautions(translation, _SEVERAL_FIT, _LOST_BY_STOCK),
         *map(str, translation.notes),
     )
-
-
-def _listed(found: Sequence[Finding]) -> str:
-    words = [f"{finding.where}: {finding.key}={finding.value}" for finding in found]
-    return f"{words[0]} is" if len(words) == 1 else f"{len(words)} keys ({'; '.join(words)}) are"
 
 
 def _cautions(translation: Translation, *codes: str) -> Iterator[str]:
@@ -245,7 +245,10 @@ def _refuse_fork_keys(translation: Translation, where: Where) -> None:
     uncovered = [finding for finding in translation.findings if finding.status is Status.FORK_KEY]
     if not uncovered:
         return
-    listed = "".join(f"\n  {_fork_key_line(finding)}" for finding in uncovered[:_SHOWN])
+    listed = ""
+    for finding in uncovered[:_SHOWN]:
+        place = f"{finding.where}: " if finding.where else ""
+        listed += f"\n  {place}{assignment(finding)}: {finding.reason}"
     more = f"\n  and {len(uncovered) - _SHOWN} more, which audit lists" if len(uncovered) > _SHOWN else ""
     raise UserError(
         f"the script starts from a fork of veRL, and veRL {VERL} lacks these keys of the fork's:"
@@ -254,8 +257,3 @@ def _refuse_fork_keys(translation: Translation, where: Where) -> None:
         hint="leaving them out changes what is trained: --allow-fork-keys runs without them all, "
         "--rules FILE says what becomes of each",
     )
-
-
-def _fork_key_line(finding: Finding) -> str:
-    place = f"{finding.where}: " if finding.where else ""
-    return f"{place}{assignment(finding)}: {finding.reason}"

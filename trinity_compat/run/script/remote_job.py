@@ -60,7 +60,8 @@ def submit(ray: Sequence[str], job: RaySubmission) -> int:
         try:
             _check_launch(job, call)
             client = _client(job)
-            name = job.options.get("--submission-id") or job.options.get("--job-id") or _new_name()
+            name = job.options.get("--submission-id") or job.options.get("--job-id")
+            name = name or f"raysubmit_{secrets.token_hex(8)}"
             # The words for `ray`. The runtime environment may hold secrets: it goes by a file.
             file = folder / f"runtime-env-{os.getpid()}.yaml"
             file.write_text(json.dumps(_with_package(job.runtime, client), default=str))
@@ -77,10 +78,6 @@ def submit(ray: Sequence[str], job: RaySubmission) -> int:
         finally:
             shared_folder.write_end(folder, end)
     return end.code
-
-
-def _new_name() -> str:
-    return f"raysubmit_{secrets.token_hex(8)}"
 
 
 def _check_launch(job: RaySubmission, call: ScriptCall) -> None:
@@ -191,16 +188,16 @@ def _wait(
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    return code if "--no-wait" in job.options else _code_of(client, name, code)
-
-
-def _code_of(client: JobSubmissionClient, name: str, code: int) -> int:
-    """Return the job's exit code; Ray's own is 1 for any failure, and 0 for a job that was stopped."""
+    if "--no-wait" in job.options:
+        return code
+    # Ray's own exit code is 1 for any failure, and 0 for a job that was stopped.
     try:
-        job = client.get_job_info(name)
+        found = client.get_job_info(name)
     except (RuntimeError, OSError):  # Ray refused to submit it, or its head is gone
         return code
-    if job.status == "STOPPED":
+    if found.status == "STOPPED":
         return _STOPPED
-    ended = job.driver_exit_code
-    return code if ended is None or not job.status.is_terminal() else 128 - ended if ended < 0 else ended
+    ended = found.driver_exit_code
+    if ended is None or not found.status.is_terminal():
+        return code
+    return 128 - ended if ended < 0 else ended

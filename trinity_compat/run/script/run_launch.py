@@ -72,13 +72,9 @@ def _handle_hydra_flags(module: str, arguments: Sequence[str], version: str | No
     if shown is None:
         return None
     # Composed by our own reading: Hydra would import the training main, and with it torch.
-    launch = read_argv(
-        ["python3", "-m", module, *[word for word in arguments if not _is_flag(word)]]
-    ).launches[0]
+    flags = ("--cfg", "-c", "job", "all", "hydra", "--resolve")
+    words = [word for word in arguments if word not in flags and not word.startswith("--cfg=")]
+    launch = read_argv(["python3", "-m", module, *words]).launches[0]
     tree = as_tree(effective_config(launch, version=version))
     print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")
     return 0
-
-
-def _is_flag(word: str) -> bool:
-    return word in ("--cfg", "-c", "job", "all", "hydra", "--resolve") or word.startswith("--cfg=")

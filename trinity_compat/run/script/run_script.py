@@ -107,14 +107,10 @@ def _wait(bash: subprocess.Popen[bytes], folder: Path) -> int:
     }
     try:
         code = bash.wait()
-        _wait_for_launches(folder)
+        # Launches may still clean up, or write a checkpoint: bash may die of a signal before them.
+        for pid in shared_folder.running_pids(folder):
+            shared_folder.has_ended(pid, within_s=None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 128 - code if code < 0 else code
-
-
-def _wait_for_launches(folder: Path) -> None:
-    """Wait for launches that still clean up, or write a checkpoint: bash may die of a signal before them."""
-    for pid in shared_folder.running_pids(folder):
-        shared_folder.has_ended(pid, within_s=None)

@@ -146,7 +146,16 @@ def install(
     marks = (*_MARKS, *(module.rpartition(".")[2] for module in mains))
     names = sorted({*ALWAYS, *there, *(name for name in programs if "/" not in name)})
     for name in {*names, *(Path(path).name for path in by_path)}:
-        _write_program(folder / name, shlex.join(interceptor), marks)
+        text = _PROGRAM.format(
+            interceptor=shlex.join(interceptor),
+            name=name,
+            patterns="|".join(f'*"{mark}"*' for mark in marks),
+            folder_name=FOLDER,
+            session_name=SESSION,
+            real=REAL,
+        )
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
     alone = _in_its_place(script, script_text)
     (folder / "bash_env").write_text(_bash_env(folder, names, sorted(by_path), alone))
     (python_folder(folder) / "sitecustomize.py").write_text(
@@ -180,20 +189,6 @@ def without(env: Mapping[str, str]) -> dict[str, str]:
 
 def _without_folder(path: str, folder: str) -> str:
     return ":".join(part for part in path.split(":") if part != folder)
-
-
-def _write_program(path: Path, interceptor: str, marks: Sequence[str]) -> None:
-    path.write_text(
-        _PROGRAM.format(
-            interceptor=interceptor,
-            name=path.name,
-            patterns="|".join(f'*"{mark}"*' for mark in marks),
-            folder_name=FOLDER,
-            session_name=SESSION,
-            real=REAL,
-        )
-    )
-    path.chmod(0o755)
 
 
 def _called_by_path(script_text: str, env: Mapping[str, str]) -> set[str]:

@@ -29,18 +29,15 @@ def with_checkpoints(plan: RunPlan, config: Tree, wanted: str | None) -> RunPlan
     Raises UserError for steps that have no checkpoint.
     """
     have = whole_steps(plan.job.root)
-    steps = _chosen_steps(wanted or _checkpoints_of_yaml(config), have, plan)
+    if not wanted:
+        explorer = section_at(config, "explorer")
+        wanted = "all+start" if explorer.get("eval_on_startup", True) else "all"
+        wanted = "latest" if explorer.get("bench_on_latest_checkpoint") else wanted
+    steps = _chosen_steps(wanted, have, plan)
     # Not the run's folder: its trainer may be publishing there.
     folder = f"{plan.spec.sync.directory}-{ROLE}"
     spec = replace(plan.spec, checkpoints=steps, sync=replace(plan.spec.sync, directory=folder))
     return replace(plan, spec=spec)
-
-
-def _checkpoints_of_yaml(config: Tree) -> str:
-    explorer = section_at(config, "explorer")
-    if explorer.get("bench_on_latest_checkpoint"):
-        return "latest"
-    return "all+start" if explorer.get("eval_on_startup", True) else "all"
 
 
 def _chosen_steps(wanted: str, have: Sequence[int], plan: RunPlan) -> tuple[int, ...]:

@@ -137,9 +137,9 @@ def kill_hung(child: Child, why: str) -> None:
         child.process.wait(_KILLED_S)
 
 
-def _reap_group(pid: int, *, limit_s: float = 5.0) -> None:
+def _reap_group(pid: int) -> None:
     """Collect the killed members of a group that became ours with their parent's death."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + _KILLED_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
             if os.waitpid(-pid, os.WNOHANG) == (0, 0):

@@ -61,7 +61,11 @@ class Cluster:
         """Return why the run ends; a stopped process is killed, since Ray's own end would wait for it."""
         state = process.status() if process.is_running() else psutil.STATUS_ZOMBIE
         if state == psutil.STATUS_ZOMBIE:
-            return f"Ray itself died (its raylet or control store ended){_few_files()}"
+            # A low limit on open files may be the cause: with 64 Ray starts, and dies later.
+            allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            few = f"; a process may have only {allowed} files open here: `ulimit -n 4096`"
+            few = few if allowed < _FILES else ""
+            return f"Ray itself died (its raylet or control store ended){few}"
         if state != psutil.STATUS_STOPPED:
             self._stopped.pop(process.pid, None)
             return None
@@ -72,14 +76,6 @@ class Cluster:
         why = f"Ray's {process.name()} (pid {process.pid}) was stopped for {stopped_s:.0f} s; it was killed"
         process.kill()
         return why
-
-
-def _few_files() -> str:
-    """Name a limit on open files that may be the cause: with 64 Ray starts, and dies later."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        f"; a process may have only {allowed} files open here: `ulimit -n 4096`" if allowed < _FILES else ""
-    )
 
 
 def with_ray(plan: RunPlan, stop: StopSignal, work: Callable[[Cluster], RunOutcome]) -> RunOutcome:
@@ -118,9 +114,8 @@ def local_ray(
             with file_modes.umask(umask):
                 address = _started(options, folder, gpus, cpus)
             below = psutil.Process().children(recursive=True)
-            yield Cluster(
-                address, tuple([process for process in below if process.name() in ("raylet", "gcs_server")])
-            )
+            daemons = [process for process in below if process.name() in ("raylet", "gcs_server")]
+            yield Cluster(address, tuple(daemons))
         finally:
             with contextlib.suppress(Exception):
                 ray.shutdown()
@@ -180,9 +175,11 @@ def _started(options: Tree, folder: Path, gpus: int | None, cpus: int, *, again:
             with contextlib.suppress(Exception):
                 ray.shutdown()
             return _started(options, folder, gpus, cpus, again=False)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = ": ".join([type(error).__name__, *lines[:1]])
         lie = "lie in" if options.get("_temp_dir") else "lay in"
         raise RunError(
-            f"Ray does not start: {_first_line(error)}",
+            f"Ray does not start: {reason}",
             hint="`trinity-compat doctor` checks ports, disk, memory and Ray itself;"
             f" Ray's logs {lie} {folder}",
         ) from error
@@ -241,8 +238,3 @@ def _quiet() -> Iterator[None]:
     finally:
         if held is not None:
             os.environ["RAY_ADDRESS"] = held
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -109,7 +109,7 @@ def _command(plan: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
     if plan.spec.own_cluster:
         extra = (*extra, f"--{plan.spec.mode}")
     if role != "trainer":
-        # Change the environment's run ids and log file, which are the trainer's: two writers would mix steps.
+        # The run ids and the log file are the trainer's: two writers would mix steps.
         for run in _RUN_IDS:
             env.pop(run, None)
         if path := env.get(_FILE_LOGGER):

@@ -316,13 +316,13 @@ def _failure(child: Child, watch: ProgressWatch) -> str:
     if child.hung:
         return f"the {child.command.name} (pid {child.process.pid}) {child.hung}; it was killed"
     code = child.returncode or 0
-    how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    how = f"ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        how = "was killed by SIGKILL (often: out of memory)"
+    elif code < 0:
+        known = -code in signal.valid_signals()
+        how = f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
     reason = watch.reason(child.command.role, child.process.pid)
     if not reason and code != -signal.SIGKILL:  # which it had no time to say a word about
         reason = last_error(child.output())
     return f"the {child.command.name} {how}" + (f": {reason}" if reason else "")
-
-
-def _signal_name(number: int) -> str:
-    name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
-    return f"{name} (often: out of memory)" if name == "SIGKILL" else name

@@ -31,20 +31,17 @@ def run(verl: Tree) -> Iterator[str]:
     request = section_at(section, "asked")
     folder = Path(str(request["output_dir"]))
     if folder.exists():
-        yield _summary(_earlier_counts(folder, request), folder)
+        mark = read_section(folder / _MARK)
+        if mark.get("asked") != json.loads(json.dumps(request)):
+            raise UserError(
+                f"data_processor.task_pipeline writes {folder}, which exists and was not made by this"
+                " pipeline",
+                hint="name another path in the taskset, or remove the folder",
+            )
+        yield _summary(section_at(mark, "counts"), folder)
         return
     yield f"processes the tasks of {folder} by Data-Juicer …"
     yield _summary(_process(section_at(section, "service"), request, folder), folder)
-
-
-def _earlier_counts(folder: Path, request: Tree) -> Tree:
-    mark = read_section(folder / _MARK)
-    if mark.get("asked") != json.loads(json.dumps(request)):
-        raise UserError(
-            f"data_processor.task_pipeline writes {folder}, which exists and was not made by this pipeline",
-            hint="name another path in the taskset, or remove the folder",
-        )
-    return section_at(mark, "counts")
 
 
 def _process(service: Tree, request: Tree, folder: Path) -> Tree:

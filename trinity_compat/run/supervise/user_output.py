@@ -57,7 +57,11 @@ class UserOutput:
             self._since, self._said = self.clock(), 0
         for log in self._read:
             for line in filter(None, map(found, log.news())):
-                self._hand_on(log, line)
+                if self._said >= self.per_minute:
+                    log.left_out += 1
+                else:
+                    self._said += 1
+                    self.say(shown(line.rstrip("\r")))
 
     def close(self) -> None:
         """Print how many lines were left out."""
@@ -66,10 +70,3 @@ class UserOutput:
                 more = f"users' code printed more than {self.per_minute} in a minute"
                 self.say(f"lines left out: {log.left_out} ({more}); all of them are in {log.path}")
             log.left_out = 0
-
-    def _hand_on(self, log: _Log, line: str) -> None:
-        if self._said >= self.per_minute:
-            log.left_out += 1
-            return
-        self._said += 1
-        self.say(shown(line.rstrip("\r")))
