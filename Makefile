@@ -49,15 +49,14 @@ check: install
 	$(PY) scripts/ci/check_commits.py
 
 # First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real
-# trinity-rft, file by file and the longest first (tests/conftest.py). Two at a time: three took as long
-# (docs/measurements/testing.md). What fails runs once more, alone; each part leaves its times in .scratch/tests
-# (scripts/ci/run_tests.py, scripts/ci/test_times.py).
+# trinity-rft, file by file and the longest first (tests/conftest.py). Two files at a time; three of
+# the light ones, which wait for a quarter of their time. What fails runs once more, alone; each part leaves its times
+# in .scratch/tests (scripts/ci/run_tests.py, scripts/ci/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
 HEAVY_PARTS := ($(HEAVY)) and not whole
 EACH_TIME := not chaos and not nightly
 PART := $(PY) scripts/ci/run_tests.py
-WORKERS := 2
-BY_FILE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: check test-light test-heavy
 
@@ -71,14 +70,14 @@ test-setup: install-tests
 	  [ -z "$$CI" ]
 
 test-light: test-setup
-	$(PART) light $(BY_FILE) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) light -n 3 $(BY_FILE) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 test-heavy: test-setup
-	$(PART) heavy $(BY_FILE) -m "($(HEAVY_PARTS)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) heavy -n 2 $(BY_FILE) -m "($(HEAVY_PARTS)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Jobs with every process real, to their end or until they are killed (docs/testing.md).
 test-whole: test-setup
-	$(PART) whole $(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) whole -n 2 $(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Rows of the GPU proof that show its script to work; those that train need no CI: other tests train the same.
 PROOF := $(PY) scripts/gpu/proof.py --device cpu --out $(or $(CI_OUT),.scratch/tests)/proof --rows
