@@ -73,18 +73,18 @@ def runs_of(answers: AdvantageInput) -> list[list[list[int]]]:
 
     An answer without ``info`` is a run.
     """
-    return [_group_runs(answers, group) for group in answers.groups]
-
-
-def _group_runs(answers: AdvantageInput, group: Sequence[int]) -> list[list[int]]:
     infos = answers.info or [{}] * len(answers.rewards)
-    runs: dict[int, list[int]] = defaultdict(list)
-    for place in group:
-        runs[run_of(infos[place], place)].append(place)
-    return [
-        sorted(rows, key=lambda place: (infos[place].get(OF_RUN) or {"row": 0})["row"])
-        for rows in runs.values()
-    ]
+    made = []
+    for group in answers.groups:
+        runs: dict[int, list[int]] = defaultdict(list)
+        for place in group:
+            runs[run_of(infos[place], place)].append(place)
+        in_order = [
+            sorted(rows, key=lambda place: (infos[place].get(OF_RUN) or {"row": 0})["row"])
+            for rows in runs.values()
+        ]
+        made.append(in_order)
+    return made
 
 
 def consecutive(groups: Sequence[Sequence[object]]) -> list[range]:

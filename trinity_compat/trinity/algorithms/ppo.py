@@ -118,7 +118,7 @@ def ppo_loss(
     upper = plain.maximum(bounded)
     values = upper.where(advantages >= 0, upper.minimum(-advantages * clip_ratio_c))
     if enable_sequence_masking:
-        # Bad tokens of answers whose mean KL from the old policy exceeds `delta`.
+        # Bad tokens of answers whose mean KL from the old policy exceeds the limit do not count.
         away = (-log_ratio.where(tokens.mask, 0.0)).sum(-1, keepdim=True) / (
             tokens.mask.sum(-1, keepdim=True) + 1e-10
         )

@@ -60,7 +60,13 @@ def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, 
     Raises UserError, in the YAML's words, for a name or an argument that trinity-rft lacks, a value of
     another type, and what a run here cannot do.
     """
-    of = _algorithm(str(section.get("algorithm_type") or "ppo"))
+    name = str(section.get("algorithm_type") or "ppo")
+    known = [each.name for each in ALGORITHMS.values() if not each.lacks]
+    if name not in ALGORITHMS:
+        raise _unknown("algorithm.algorithm_type", name, list(ALGORITHMS), known)
+    of = ALGORITHMS[name]
+    if of.lacks:
+        raise _lacking("algorithm.algorithm_type", name, of.lacks, known)
     chosen = {kind: _choose(kind, section, of) for kind in KINDS if kind not in skip}
     strategy = section.get("sample_strategy") or of.sample_strategy
     for each in chosen.values():
@@ -75,12 +81,11 @@ def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, 
 
 def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str, object]:
     """Return dotted keys of the pinned veRL for an ``algorithm`` section. Raises as ``choose``."""
-    # The section with the reference model that DPO needs.
-    without = section.get("kl_loss_fn") in ("none", None)
-    functions = choose(
-        {**section, "kl_loss_fn": "k2"} if section.get("algorithm_type") == "dpo" and without else section,
-        skip,
-    )
+    # DPO needs a reference model. Trinity takes no "none" for its KL term, and uses k2 then (algorithm.py:
+    # DPOAlgorithm.check_config).
+    if section.get("algorithm_type") == "dpo" and section.get("kl_loss_fn") in ("none", None):
+        section = {**section, "kl_loss_fn": "k2"}
+    functions = choose(section, skip)
     keys: dict[str, object] = {}
     for chosen in functions.values():
         keys |= _keys(chosen)
@@ -124,15 +129,6 @@ def schema_of(section: Mapping[str, Any]) -> Schema:
     """Return the kind of rows that an ``algorithm`` section trains on; an explorer's if it names none."""
     found = ALGORITHMS.get(str(section.get("algorithm_type")))
     return found.schema if found else "experience"
-
-
-def _algorithm(name: str) -> Algorithm:
-    known = [each.name for each in ALGORITHMS.values() if not each.lacks]
-    if name not in ALGORITHMS:
-        raise _unknown("algorithm.algorithm_type", name, list(ALGORITHMS), known)
-    if why := ALGORITHMS[name].lacks:
-        raise _lacking("algorithm.algorithm_type", name, why, known)
-    return ALGORITHMS[name]
 
 
 def _choose(kind: Kind, section: Mapping[str, Any], of: Algorithm) -> SelectedFunction:

@@ -274,7 +274,11 @@ def _sizes(one: CompletedConfig) -> None:
 
 def _synchronizer(one: CompletedConfig) -> None:
     """Complete the transport of weights in this mode and its intervals (SynchronizerConfigValidator)."""
-    _method(one)
+    method, mode = one.at("synchronizer.sync_method"), one.at("mode")
+    if method == "nccl" and mode == "colocate":
+        one.put("synchronizer.sync_method", "memory")
+    elif method == "nccl" and (mode != "both" or one.at("model.lora_configs")):
+        one.put("synchronizer.sync_method", "checkpoint")
     style = "synchronizer.sync_style"
     newer = schema(TRINITY).find(style)
     assert newer is not None
@@ -284,8 +288,19 @@ def _synchronizer(one: CompletedConfig) -> None:
         raise UserError(f"synchronizer.sync_interval={interval}: it should be 1 or more")
     for side in ("explorer", "trainer"):
         one.put_if_none(f"synchronizer.{side}_sync_interval", "synchronizer.sync_interval")
-    if one.at("mode") != "bench":
-        _evaluations(one)
+    if mode == "bench":
+        return
+    # The interval of evaluations is rounded to that of weights (IntervalConfigValidator).
+    path = _EVAL_INTERVAL
+    interval, between = one.number(path), one.number("synchronizer.explorer_sync_interval")
+    if interval % between == 0:
+        return
+    rounded = max(interval // between, 1) * between
+    one.put(path, rounded, path)
+    one.notes.append(
+        f"{path}={interval}: every {rounded} steps, as trinity-rft itself makes of it: the explorer has"
+        f" new weights every {between} (synchronizer.sync_interval)"
+    )
 
 
 def _further_models(one: CompletedConfig) -> None:
@@ -299,30 +314,6 @@ def _further_models(one: CompletedConfig) -> None:
 
 def _listed(value: object) -> list[dict[str, object]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _method(one: CompletedConfig) -> None:
-    method, mode = one.at("synchronizer.sync_method"), one.at("mode")
-    if method != "nccl":
-        return
-    if mode == "colocate":
-        one.put("synchronizer.sync_method", "memory")
-    elif mode != "both" or one.at("model.lora_configs"):
-        one.put("synchronizer.sync_method", "checkpoint")
-
-
-def _evaluations(one: CompletedConfig) -> None:
-    """Round the interval of evaluations to that of weights (IntervalConfigValidator)."""
-    path = _EVAL_INTERVAL
-    interval, between = one.number(path), one.number("synchronizer.explorer_sync_interval")
-    if interval % between == 0:
-        return
-    rounded = max(interval // between, 1) * between
-    one.put(path, rounded, path)
-    one.notes.append(
-        f"{path}={interval}: every {rounded} steps, as trinity-rft itself makes of it: the explorer has"
-        f" new weights every {between} (synchronizer.sync_interval)"
-    )
 
 
 def _batches(one: CompletedConfig) -> None:

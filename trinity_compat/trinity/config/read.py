@@ -62,18 +62,16 @@ def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, object]:
         data = content(path, None, SCRIPT)  # a job's folder may lie anywhere
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    return parse(_text(data, str(path)), str(path), target)
-
-
-def _text(data: bytes, name: str) -> str:
-    """Return a file's text. Raises UserError if it is not UTF-8: PyYAML reads UTF-16, later readers don't."""
+    name = str(path)
+    # PyYAML reads UTF-16, later readers don't.
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError("is UTF-16: save it as UTF-8", where=Where(name))
     try:
-        return data.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError("is not UTF-8: save it as UTF-8", where=Where(name, line)) from error
+    return parse(text, name, target)
 
 
 def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, object]:

@@ -35,7 +35,7 @@ def stages_of(config: Mapping[str, object]) -> list[Stage]:
     sections = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
     names = [str(section.get("stage_name") or "") for section in sections]
     for number, name in enumerate(names):
-        # Raise UserError for a name that cannot be a folder: a stage's job is a folder in that of the run.
+        # A stage's job is a folder of this name in that of the run.
         path = f"stages.{number}.stage_name"
         if not _NAME.fullmatch(name) or name in _OF_A_JOB:
             raise UserError(

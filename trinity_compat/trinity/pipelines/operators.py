@@ -159,7 +159,10 @@ class RewardShapingMapper:
         for each in exps:
             before = each.reward
             for rule in self._rules if before is not None else ():
-                each.reward = _shaped(each.reward, each.info or {}, rule)
+                change = SHAPES[rule.get("op_type", "ADD")]
+                key, info = rule.get("stats_key"), each.info or {}
+                if key is not None and key in info:
+                    each.reward = change(each.reward, rule.get("weight", 1.0) * info[key])
             changes.append(0.0 if before is None else each.reward - before)
         return exps, {
             "reward_diff/mean": sum(changes) / max(1, len(changes)),
@@ -174,12 +177,6 @@ SHAPES: Mapping[str, Callable[[float, float], float]] = {
     "MUL": lambda reward, by: reward * by,
     "DIV": lambda reward, by: reward / by if by != 0 else reward,
 }
-
-
-def _shaped(reward: float, info: Mapping[str, Any], rule: Mapping[str, Any]) -> float:
-    change = SHAPES[rule.get("op_type", "ADD")]
-    key = rule.get("stats_key")
-    return change(reward, rule.get("weight", 1.0) * info[key]) if key is not None and key in info else reward
 
 
 class PassRateCalculator:

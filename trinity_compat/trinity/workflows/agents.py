@@ -86,7 +86,11 @@ class Agents:
 
         Its calls are in the model's history. Raises AgentFailed.
         """
-        await self._serve()
+        from trinity_compat.trinity.workflows.openai_app import make_app, served
+
+        async with self._starts:
+            if not self._address:
+                self._address = await self._serving.enter_async_context(served(make_app(self._models.get)))
         model.context = contextvars.copy_context()
         async with self._place(program), self._process(program, model) as process:
             self._models[process.key] = model
@@ -103,13 +107,6 @@ class Agents:
             await process.running.wait()
         self._idle.clear()
         await self._serving.aclose()
-
-    async def _serve(self) -> None:
-        from trinity_compat.trinity.workflows.openai_app import make_app, served
-
-        async with self._starts:
-            if not self._address:
-                self._address = await self._serving.enter_async_context(served(make_app(self._models.get)))
 
     @contextlib.asynccontextmanager
     async def _place(self, program: AgentProgram) -> AsyncIterator[None]:

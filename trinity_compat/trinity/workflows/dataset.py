@@ -43,8 +43,10 @@ class TasksetRows(Dataset[dict[str, Any]]):
         names = [data_files] if isinstance(data_files, str) else list(data_files)
         section = _plain(config["workflows"])
         limit = int(config["max_prompt_length"])
-        whole = [list(_rows(name, referred(name, section), tokenizer, limit)) for name in names]
-        parts = whole if max_samples < 0 else _first(whole, max_samples)
+        parts = [list(_rows(name, referred(name, section), tokenizer, limit)) for name in names]
+        if max_samples >= 0:  # the first ones of all tasksets together
+            begins = accumulate((len(part) for part in parts), initial=0)
+            parts = [part[: max(0, max_samples - begin)] for part, begin in zip(parts, begins, strict=False)]
         self.sizes = [len(part) for part in parts]  # rows of each taskset
         # By them training draws the rows (translate/hand_written_yaml.py).
         drawn = config.get("tasksets") or {}
@@ -61,12 +63,6 @@ class TasksetRows(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         # veRL batches tensors: an empty one replaces them, as in its own dataset.
         return {**self._rows[index], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
-
-
-def _first(parts: Sequence[list[dict[str, Any]]], count: int) -> list[list[dict[str, Any]]]:
-    """Parts of the tasksets' rows that remain of the first ``count`` of all."""
-    begins = accumulate((len(part) for part in parts), initial=0)
-    return [part[: max(0, count - begin)] for part, begin in zip(parts, begins, strict=False)]
 
 
 def _columns(

@@ -144,16 +144,12 @@ def check_environment(name: str, where: str) -> None:
     if optional_packages.version(PACKAGE) is None:
         modules = [PACKAGE, *modules]
     if modules:
+        theirs = [module for module in modules if module != PACKAGE]
+        steps = [f"pip install --no-deps {PACKAGE}=={TRINITY}"] if PACKAGE in modules else []
+        if theirs:
+            steps.append(f"the packages of its environment: {', '.join(theirs)}")
         raise UserError(
             f"{where}={name}: trinity-rft's own workflow, for which {', '.join(modules)} would have to be"
             " installed here",
-            hint=_install(modules),
+            hint=f"{', and '.join(steps)} (docs/workflows.md)",
         )
-
-
-def _install(missing: Sequence[str]) -> str:
-    theirs = [module for module in missing if module != PACKAGE]
-    steps = [f"pip install --no-deps {PACKAGE}=={TRINITY}"] if PACKAGE in missing else []
-    if theirs:
-        steps.append(f"the packages of its environment: {', '.join(theirs)}")
-    return f"{', and '.join(steps)} (docs/workflows.md)"

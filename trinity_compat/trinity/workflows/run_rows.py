@@ -118,8 +118,13 @@ def rows_of(
 
 
 def _joined(parts: Sequence[TrainableRow], *, by_step: bool) -> TrainableRow:
-    if not by_step:
-        _check_one_reward(parts)
+    rewards = dict.fromkeys(part.reward for part in parts)
+    if not by_step and len(rewards) > 1:
+        listed = ", ".join(f"{reward:g}" for reward in rewards)
+        raise ValueError(
+            f"a run's experiences have different rewards ({listed}), and the algorithm takes one reward for a"
+            f" run: {_WRITE}"
+        )
     row, *more = _chains(parts)
     if more:
         raise ValueError(
@@ -147,15 +152,6 @@ _WRITE = (
     "write algorithm_type: multi_step_grpo (a run's reward is its last one's) or gigpo, or"
     " trinity_compat.steps_as_rows: true (each is compared with every other)"
 )
-
-
-def _check_one_reward(parts: Sequence[TrainableRow]) -> None:
-    if len(rewards := dict.fromkeys(part.reward for part in parts)) > 1:
-        listed = ", ".join(f"{reward:g}" for reward in rewards)
-        raise ValueError(
-            f"a run's experiences have different rewards ({listed}), and the algorithm takes one reward for a"
-            f" run: {_WRITE}"
-        )
 
 
 def _read(experience: Any, *, evaluates: bool) -> TrainableRow:

@@ -46,23 +46,20 @@ class PerAnswerWriter:
         greedy = sampling.get("temperature") == 0  # equal answers: the engine makes one of them
         if greedy or self._answers == 1 or int(sampling.get("n") or 1) != self._answers:
             return await self._writer.write(prompt_ids, sampling)
+        # Each with the seed of a joint request: vLLM adds an answer's position to it (vllm 0.28,
+        # v1/engine/parallel_sampling.py).
+        seed = sampling.get("seed")
         asked = [
-            self._writer.write(prompt_ids, _for_one_answer(sampling, place)) for place in range(self._answers)
+            self._writer.write(
+                prompt_ids, {**sampling, "n": 1, **({} if seed is None else {"seed": seed + place})}
+            )
+            for place in range(self._answers)
         ]
         return [written for (written,) in await together(asked, self._ended)]
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """Score like ``Writer.score``."""
         return await self._writer.score(token_ids)
-
-
-def _for_one_answer(sampling: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Sampling parameters of one answer, with the seed that vLLM would give it in a joint request.
-
-    vLLM adds an answer's position to the seed (vllm 0.28, v1/engine/parallel_sampling.py).
-    """
-    seed = sampling.get("seed")
-    return {**sampling, "n": 1, **({} if seed is None else {"seed": seed + place})}
 
 
 async def together(runs: Sequence[Coroutine[Any, Any, T]], ended: Callable[[], None] = nobody) -> list[T]:
@@ -127,7 +124,9 @@ class Workflows:
         """
         around = self._around(taskset, tool_format)
         models = [WorkflowModel(around, dict(sampling), version) for sampling in samplings]
-        if taskset.workflow == PROGRAM and not self._registers(PROGRAM):
+        # A plugin's class comes before what is built in.
+        registered = getattr(self._trinity.WORKFLOWS, "modules", {})
+        if taskset.workflow == PROGRAM and PROGRAM not in registered:
             made = await together([self._of_program(taskset, row, model) for model in models], ended)
             return self._rows(made, taskset, number, evaluates=evaluates)
         found = self._trinity.WORKFLOWS.get(taskset.workflow)
@@ -148,10 +147,6 @@ class Workflows:
             workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
             made = await together([self._outcome(workflow) for workflow in workflows], ended)
         return self._rows(made, taskset, number, evaluates=evaluates)
-
-    def _registers(self, name: str) -> bool:
-        """A plugin's class comes before what is built in."""
-        return name in getattr(self._trinity.WORKFLOWS, "modules", {})
 
     async def _of_program(self, taskset: Taskset, row: Mapping[str, Any], model: WorkflowModel) -> list[Any]:
         given = await self._agents.run(AgentProgram.of(taskset.workflow_args), row, model)

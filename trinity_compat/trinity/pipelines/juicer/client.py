@@ -89,7 +89,11 @@ class Client:
     def _start(self, port: int) -> None:
         key = secrets.token_hex(32)
         self._http.headers["Authorization"] = f"Bearer {key}"
-        with _listening(port) as place:
+        try:
+            place = socket.create_server((LOOPBACK, port))
+        except OSError:  # it is in use: another one, as upstream
+            place = socket.create_server((LOOPBACK, 0))
+        with place:
             self._url = f"http://{LOOPBACK}:{place.getsockname()[1]}"
             self._process = subprocess.Popen(
                 python_command.of_module(_SERVER, "--fd", str(place.fileno())),
@@ -127,14 +131,6 @@ class Client:
         if answer.status_code != 200:
             raise RunError(f"Data-Juicer's service: {_said(answer)}")
         return answer
-
-
-def _listening(port: int) -> socket.socket:
-    """Socket on the port, or as upstream on another one if it is in use."""
-    try:
-        return socket.create_server((LOOPBACK, port))
-    except OSError:
-        return socket.create_server((LOOPBACK, 0))
 
 
 def _said(answer: Any) -> str:

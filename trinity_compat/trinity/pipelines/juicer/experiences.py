@@ -46,7 +46,12 @@ class DataJuicer:
         for name in ("metrics", "info"):
             _unmix([row[name] for row in rows if row[name]])
         table = pa.Table.from_pylist(rows)
-        kept = [_with(exps[row[_ROW]], row) for row in self._client.experiences(table).to_pylist()]
+        kept = []
+        for row in self._client.experiences(table).to_pylist():
+            each = exps[row[_ROW]]
+            each.reward = row["reward"]
+            each.info = {**(each.info or {}), **stats_of(row)}
+            kept.append(each)
         return kept, {"filtered_count": len(exps) - len(kept)}
 
     def close(self) -> None:
@@ -83,9 +88,3 @@ def _unmix(sections: Sequence[dict[str, float | str]]) -> None:
     texts = {name for each in sections for name, value in each.items() if isinstance(value, str)}
     for each in sections:
         each.update({name: str(each[name]) for name in texts & each.keys()})
-
-
-def _with(each: Any, row: Mapping[str, Any]) -> Any:
-    each.reward = row["reward"]
-    each.info = {**(each.info or {}), **stats_of(row)}
-    return each

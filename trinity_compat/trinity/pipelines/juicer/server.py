@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, work: Callable[[], object]) -> None:
         try:
-            # Raise RequestRefused for a page in a browser.
+            # No page in a browser is answered: operators may run code, and a key is not always required.
             host = (self.headers.get("host") or "").rpartition(":")[0]
             if self.headers.get("origin") or host not in (HOST, "localhost"):
                 raise RequestRefused(403, "this service answers programs of its own machine")

@@ -37,11 +37,24 @@ class AccuracyReward:
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
         """Score a response."""
+        from latex2sympy2_extended import NormalizationConfig
         from math_verify import LatexExtractionConfig
 
         latex = LatexExtractionConfig()
+        boxed_first = LatexExtractionConfig(
+            normalization_config=NormalizationConfig(
+                nits=False,
+                malformed_operators=False,
+                basic_latex=True,
+                equations=True,
+                boxed="all",
+                units=True,
+            ),
+            boxed_match_priority=0,
+            try_extract_without_anchor=False,
+        )
         expected = _parsed(truth, extraction_mode="first_match", extraction_config=[latex]) or truth
-        answer = _parsed(response, extraction_mode="first_match", extraction_config=[_boxed_first()])
+        answer = _parsed(response, extraction_mode="first_match", extraction_config=[boxed_first])
         return {"accuracy": _equal(answer, expected)}
 
 
@@ -77,16 +90,3 @@ def _equal(answer: object, expected: object) -> float:
         return float(verify(answer, expected, timeout_seconds=None))
     except Exception:
         return 0.0
-
-
-def _boxed_first() -> object:
-    from latex2sympy2_extended import NormalizationConfig
-    from math_verify import LatexExtractionConfig
-
-    return LatexExtractionConfig(
-        normalization_config=NormalizationConfig(
-            nits=False, malformed_operators=False, basic_latex=True, equations=True, boxed="all", units=True
-        ),
-        boxed_match_priority=0,
-        try_extract_without_anchor=False,
-    )
