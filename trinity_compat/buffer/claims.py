@@ -59,8 +59,9 @@ def take(conn: sa.Connection, request: ClaimRequest, *, dialect: str, history: i
             "owner": request.owner,
             "step": request.step,
             "history": history,
+            "until": now + request.lease_s,
+            "now": now,
         }
-        values |= {"until": now + request.lease_s, "now": now}
         token = int(conn.execute(query(queries.NEW_CLAIM), values).scalar_one())
         take_groups = _take_ready if request.replay is None else _take_replayable
         if take_groups(conn, request, token, skip=queries.skip_locked(dialect), now=now) < request.count:

@@ -81,7 +81,9 @@ def _opened(value: Any, known: dict[bytes, Image.Image]) -> Any:
     if value.kind != "image":
         return _READ.get(value.kind, bytes)(value.data)
     if value.data not in known:
-        known[value.data] = _open(value.data)
+        image = Image.open(io.BytesIO(value.data))
+        image.load()  # several answers share it, and a lazy load is not safe in threads
+        known[value.data] = image
     return known[value.data]
 
 
@@ -103,12 +105,6 @@ _READ: dict[str, Callable[[bytes], Any]] = {
     "tensor": lambda data: torch.from_numpy(_array(data)),
     "numbers": lambda data: _array(data).tolist(),
 }
-
-
-def _open(data: bytes) -> Image.Image:
-    image = Image.open(io.BytesIO(data))
-    image.load()  # several answers share it, and a lazy load is not safe in threads
-    return image
 
 
 def _is_file(part: Mapping[str, Any]) -> bool:

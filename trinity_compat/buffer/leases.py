@@ -127,21 +127,14 @@ def scan(conn: sa.Connection, request: TaskQuery, *, now: float) -> TaskShare:
     leases before groups, so that a task whose lease ends in between has its group.
     """
     living = ExplorerReadiness.read(conn, now=now)
-    held = _held(conn, request, living, now=now)
-    live = live_tasks.live(conn, request.kind, first=request.first, upto=request.upto)
-    return TaskShare(request, held, living.ready, live, living.fingerprint)
-
-
-def _held(
-    conn: sa.Connection, request: TaskQuery, living: ExplorerReadiness, *, now: float
-) -> dict[int, str]:
-    """Tokens by task; with parts, while every place is held, only those of the own part and the own token."""
     bind: dict[str, object] = {"kind": request.kind, "now": now}
     sql = queries.HELD
-    if request.by_place and all_places_held(request, living.ready):
+    if request.by_place and all_places_held(request, living.ready):  # then only the own part's, and own ones
         sql, own = queries.HELD_IN_PART, request.holder
         bind |= {"by": request.by_place, "place": own.place, "token": own.token}
-    return {task: token for task, token, _ in conn.execute(query(sql), bind)}
+    held = {task: token for task, token, _ in conn.execute(query(sql), bind)}
+    live = live_tasks.live(conn, request.kind, first=request.first, upto=request.upto)
+    return TaskShare(request, held, living.ready, live, living.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,9 @@ class BufferReport:
         def work(conn: sa.Connection) -> list[dict[str, Any]]:
             found = rows(conn, queries.RECENT, bind)
             if not found:
-                _check_kind(conn, kind)
+                kinds = dict.fromkeys(row[0] for row in rows(conn, queries.STATES))
+                if kinds and kind not in kinds:
+                    raise UserError(f"no groups of kind {kind!r}", hint=f"there are {', '.join(kinds)}")
             return [_shown(row, rows(conn, queries.ONE_GROUP, {"group_id": row[0]})) for row in found]
 
         return self._db.run(work, write=False)
@@ -129,16 +131,17 @@ class BufferReport:
 
     def export(self, *, page: int = 512) -> Iterator[Columns]:
         """Every experience that isn't pruned, in order of id, as one JSON object each."""
+        arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
+        versions = ("min_model_version", "max_model_version")
         after_id = 0
         while rows := self._page(after_id, page):
             for group_id, number, experience in rows:
-                arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
-                versions = ("min_model_version", "max_model_version")
-                lists = {name: getattr(experience, name).tolist() for name in arrays}
                 yield {
                     "experience_id": number,
                     "group_id": group_id,
-                    **(_text(experience) | {name: getattr(experience, name) for name in versions} | lists),
+                    **_text(experience),
+                    **{name: getattr(experience, name) for name in versions},
+                    **{name: getattr(experience, name).tolist() for name in arrays},
                 }
             last = rows[-1][1]
             if last <= after_id:
@@ -171,13 +174,6 @@ class BufferReport:
     def close(self) -> None:
         """Give the connections back."""
         self._db.close()
-
-
-def _check_kind(conn: sa.Connection, kind: str) -> None:
-    """Raise UserError where there are groups, and none of that kind."""
-    kinds = dict.fromkeys(row[0] for row in rows(conn, queries.STATES))
-    if kinds and kind not in kinds:
-        raise UserError(f"no groups of kind {kind!r}", hint=f"there are {', '.join(kinds)}")
 
 
 def rows(conn: sa.Connection, statement: str, bind: Mapping[str, object] | None = None) -> Sequence[Row]:

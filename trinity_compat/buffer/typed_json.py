@@ -416,15 +416,11 @@ def _shown_dict(payload: Any) -> dict[str, Any]:
 
 def _shown_moment(payload: Any) -> str:
     wall, _, zone = payload
-    return f"{wall}{_shown_zone(zone)}"
-
-
-def _shown_zone(zone: Any) -> str:
     if zone is None:
-        return ""
+        return f"{wall}"
     if zone[0] == "offset":
-        return dt.datetime(1, 1, 1, tzinfo=_zone(zone)).strftime("%z")
-    return f" {zone[1]}"
+        return f"{wall}{dt.datetime(1, 1, 1, tzinfo=_zone(zone)):%z}"
+    return f"{wall} {zone[1]}"
 
 
 def _shown_array(payload: Any) -> Any:

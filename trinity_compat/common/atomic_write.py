@@ -96,8 +96,7 @@ def _beside(target: Path, old: os.stat_result | None, mode: int | None) -> Itera
     try:
         with os.fdopen(handle, "wb") as file:
             if kept:
-                # Give a new file the owner, where that is allowed, and the permissions of the one that it
-                # replaces.
+                # The owner, where that is allowed, and the permissions are those of the file it replaces.
                 new = os.fstat(handle)
                 if (new.st_uid, new.st_gid) != (kept.st_uid, kept.st_gid):
                     with contextlib.suppress(PermissionError):

@@ -17,12 +17,8 @@ _passed = 0
 
 def point(name: str) -> None:
     """Stop here if ``TRINITY_COMPAT_STOP_AT`` names this point."""
-    if name == _NAME:
-        _pass()
-
-
-def _pass() -> None:
     global _passed
-    _passed += 1
-    if _passed == int(_COUNT or 1):
-        os.kill(os.getpid(), signal.SIGSTOP)
+    if name == _NAME:
+        _passed += 1
+        if _passed == int(_COUNT or 1):
+            os.kill(os.getpid(), signal.SIGSTOP)

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from urllib.parse import unquote, urlsplit
 
@@ -74,9 +74,13 @@ def releases(extra: str | None) -> Mapping[str, str]:
 
     None stands for what every command needs.
     """
+    try:
+        lines = importlib.metadata.requires(_DISTRIBUTION) or ()
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that isn't installed
+        lines = ()
     return {
         _lower(each["package"]): each["releases"].strip()
-        for each in _requirements()
+        for each in filter(None, map(_REQUIREMENT.match, lines))
         if each["extra"] == extra
     }
 
@@ -121,11 +125,3 @@ def _missing(packages: list[str]) -> UserError:
 
 def _lower(package: str) -> str:
     return package.lower().replace("_", "-")
-
-
-def _requirements() -> Iterator[re.Match[str]]:
-    try:
-        lines = importlib.metadata.requires(_DISTRIBUTION) or ()
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that isn't installed
-        lines = ()
-    return filter(None, map(_REQUIREMENT.match, lines))

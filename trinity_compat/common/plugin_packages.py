@@ -70,9 +70,8 @@ def _installed(_path: tuple[str, ...]) -> tuple[Plugin, ...]:
     for distribution in importlib.metadata.distributions():
         if _SECTION in (distribution.read_text("entry_points.txt") or ""):
             name = str(distribution.name or "of no name")
-            found.setdefault(
-                re.sub(r"[-_.]+", "-", name).lower(), list(_plugins(distribution, name))
-            )  # the first is the one imported
+            normal = re.sub(r"[-_.]+", "-", name).lower()
+            found.setdefault(normal, list(_plugins(distribution, name)))  # the first is the one imported
     made = dict.fromkeys(plugin for plugins in found.values() for plugin in plugins)
     return tuple(sorted(made, key=lambda each: (KINDS.index(each.kind), each.name, each.distribution)))
 

@@ -37,7 +37,9 @@ def explained(error: BaseException, spec: RunSpec) -> DiskFull | None:
     if any(_says_so(each) for each in chain) or (folder and any(_TORCH in str(each) for each in chain)):
         named = (each.filename for each in chain if isinstance(each, OSError))
         place = folder or next((Path(str(name)).parent for name in named if name), Path(spec.job_dir))
-        return DiskFull(f"{told(place)}: {_last_line(error)}", hint=HINT)
+        lines = str(error).strip().splitlines()  # the last one tells: Ray's errors begin with a traceback
+        last = f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
+        return DiskFull(f"{told(place)}: {last}", hint=HINT)
     return None
 
 
@@ -47,15 +49,12 @@ def told(folder: Path) -> str:
 
 
 def full_folder(spec: RunSpec) -> Path | None:
-    """Return the first of the run's folders whose disk is full."""
-    return next((folder for folder in _folders(spec) if _free(folder) < _FULL), None)
-
-
-def _folders(spec: RunSpec) -> Iterator[Path]:
-    """Yield the folders that processes of the run write: job, weights, database, temporary files."""
+    """Return the first of the folders whose disk is full: job, weights, database, temporary files."""
     file = database_url.file_of(spec.database_url)
-    places = [spec.job_dir, spec.sync.directory, str(file.parent) if file else ""]
-    yield from (Path(place) for place in (*places, tempfile.gettempdir()) if place and Path(place).is_dir())
+    database = str(file.parent) if file else ""
+    places = (spec.job_dir, spec.sync.directory, database, tempfile.gettempdir())
+    folders = (Path(place) for place in places if place and Path(place).is_dir())
+    return next((folder for folder in folders if _free(folder) < _FULL), None)
 
 
 def _free(folder: Path) -> int:
@@ -72,9 +71,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _says_so(error: BaseException) -> bool:
     return getattr(error, "errno", None) in _CODES or any(words in str(error) for words in _WORDS)
-
-
-def _last_line(error: BaseException) -> str:
-    """Return the last line; Ray's errors begin with a traceback."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]

@@ -66,7 +66,8 @@ def made(spec: RunSpec, *, cwd: Path) -> Fingerprint:
     saved = spec.as_saved()[0]
     env = section_at(saved, "env")
     reading = _Reading(cwd, str(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", "")))
-    for key, value in (*_nodes(section_at(saved, "verl")), *_own(spec), *_environment(env)):
+    variables = ((f"explorer.env_vars.{name}", value) for name, value in env.items())
+    for key, value in (*_nodes(section_at(saved, "verl")), *_own(spec), *variables):
         reading.add(rule_of(key), key, value)
     return Fingerprint(reading.parts, reading.files)
 
@@ -91,11 +92,6 @@ def _own(spec: RunSpec) -> Iterator[tuple[str, object]]:
     if folders := spec.env.get(_PLUGIN_DIRS):
         yield "trinity_compat.plugin_dirs", folders.split(os.pathsep)
     yield "trinity_compat.plugins", [each for each in spec.plugins if each.kind in _ANSWER_PLUGINS]
-
-
-def _environment(env: Tree) -> Iterator[tuple[str, object]]:
-    for name, value in env.items():
-        yield f"explorer.env_vars.{name}", value
 
 
 class _Reading:
@@ -294,21 +290,14 @@ def _read(path: Path) -> object:
 
 def differences(before: Mapping[str, Mapping[str, str]], now: Fingerprint) -> list[str]:
     """Describe each part of ``before`` (the parts of a fingerprint) that differs from ``now``."""
-    return [
-        text
-        for part in dict.fromkeys((*now.parts, *before))
-        for text in _changes(part, before.get(part, {}), now)
-    ]
-
-
-def _changes(part: str, before: Mapping[str, str], now: Fingerprint) -> list[str]:
-    after = now.parts.get(part, {})
-    items = [item for item in dict.fromkeys((*after, *before)) if before.get(item) != after.get(item)]
-    texts = [
-        _change(part, item, before.get(item), after.get(item), now.files.get(part, {})) for item in items
-    ]
-    more = [f"{part}: {len(texts) - _SHOWN} further differences"] if len(texts) > _SHOWN else []
-    return [*texts[:_SHOWN], *more]
+    texts: list[str] = []
+    for part in dict.fromkeys((*now.parts, *before)):
+        old, new, paths = before.get(part, {}), now.parts.get(part, {}), now.files.get(part, {})
+        items = [item for item in dict.fromkeys((*new, *old)) if old.get(item) != new.get(item)]
+        texts += [_change(part, item, old.get(item), new.get(item), paths) for item in items[:_SHOWN]]
+        if len(items) > _SHOWN:
+            texts.append(f"{part}: {len(items) - _SHOWN} further differences")
+    return texts
 
 
 def _change(part: str, item: str, before: str | None, after: str | None, paths: Collection[str]) -> str:

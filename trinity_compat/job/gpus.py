@@ -161,15 +161,14 @@ def _hint(spec: RunSpec, wanted: Mapping[Side, int], have: int, option: str) -> 
     ways = []
     if wanted == {"trainer": 1, "explorer": 1}:
         ways.append("--mode colocate lets both sides use one GPU in turns")
-    if fits := _fits(spec, have - sum(wanted.values()) + wanted["trainer"]) if "trainer" in wanted else 0:
-        ways.append(f"--set trainer.n_gpus_per_node={fits} fits")
+    if "trainer" in wanted:
+        # The most GPUs of a node for which batch sizes that divide by today's number still divide.
+        room = have - sum(wanted.values()) + wanted["trainer"]
+        now, nodes = int(spec.verl["trainer"]["n_gpus_per_node"]), int(spec.verl["trainer"]["nnodes"])
+        fit = (size for size in range(1, now) if now % size == 0 and size * nodes <= room)
+        if fits := max(fit, default=0):
+            ways.append(f"--set trainer.n_gpus_per_node={fits} fits")
     if "explorer" in wanted:
         ways.append(f"--set {ENGINES}=N changes the number of engines")
     more = f"{option} {sum(wanted.values())}" if option else "RAY_ADDRESS names a larger cluster"
     return "; ".join([*ways, more])
-
-
-def _fits(spec: RunSpec, room: int) -> int:
-    """The most GPUs of a node for which batch sizes that divide by today's number still divide; 0: none."""
-    now, nodes = int(spec.verl["trainer"]["n_gpus_per_node"]), int(spec.verl["trainer"]["nnodes"])
-    return max((size for size in range(1, now) if now % size == 0 and size * nodes <= room), default=0)

@@ -36,15 +36,10 @@ def stand_in(path: str) -> StandInModel:
     table = _table()
     entry = next(each for each in table["models"] if re.search(str(each["match"]), path, re.IGNORECASE))
     facts = {key: value for key, value in entry.items() if key not in _ABOUT}
-    config = _laid_over(table["bases"][str(entry["base"])], facts)
-    return StandInModel(str(entry["name"]), config, bool(entry.get("generic")))
-
-
-def _laid_over(base: Tree, facts: Tree) -> dict[str, object]:
-    """Set the sizes in the section of the language model, where a model of images and text has one."""
-    if "text_config" not in base:
-        return {**base, **facts}
-    return {**base, "text_config": {**section_at(base, "text_config"), **facts}}
+    base = table["bases"][str(entry["base"])]
+    if "text_config" in base:  # a model of images and text: the sizes are its language model's
+        facts = {"text_config": {**section_at(base, "text_config"), **facts}}
+    return StandInModel(str(entry["name"]), {**base, **facts}, bool(entry.get("generic")))
 
 
 class _Table(TypedDict):

@@ -56,15 +56,11 @@ def configurations(verl: Tree) -> list[Tree]:
 
     The first is the run's own, the others differ by their settings and size.
     """
-    return [verl, *(_with(verl, model) for model in served_models(verl)[1:])]
-
-
-def _with(verl: Tree, model: ServedModel) -> Tree:
-    reward = section_at(verl, "reward")
-    own = section_at(verl, _REWARD)
-    rollout = {**section_at(own, "rollout"), **model.settings, "tensor_model_parallel_size": model.width}
-    size = {"nnodes": 1, "n_gpus_per_node": model.engines * model.width}
-    return {
-        **verl,
-        "reward": {**reward, "reward_model": {**own, **size, "model_path": model.path, "rollout": rollout}},
-    }
+    made = [verl]
+    reward, own = section_at(verl, "reward"), section_at(verl, _REWARD)
+    for model in served_models(verl)[1:]:
+        rollout = {**section_at(own, "rollout"), **model.settings, "tensor_model_parallel_size": model.width}
+        size = {"nnodes": 1, "n_gpus_per_node": model.engines * model.width}
+        changed = {**own, **size, "model_path": model.path, "rollout": rollout}
+        made.append({**verl, "reward": {**reward, "reward_model": changed}})
+    return made

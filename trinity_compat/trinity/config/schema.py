@@ -73,20 +73,17 @@ class Schema:
         """
         at = SchemaField("", FieldType("class", class_name=self.root))
         for part in path.split("."):
-            step = self._step(at.type, part)
-            if step is None:
+            kind, found = at.type, None
+            if kind.free_form:
+                found = SchemaField(part, FieldType("any", optional=True))
+            elif kind.kind == "class":
+                found = self.classes[kind.class_name].get(part)
+            elif kind.kind in ("list", "dict") and kind.item is not None:
+                found = SchemaField(part, kind.item)
+            if found is None:
                 return None
-            at = step
+            at = found
         return at
-
-    def _step(self, kind: FieldType, part: str) -> SchemaField | None:
-        if kind.free_form:
-            return SchemaField(part, FieldType("any", optional=True))
-        if kind.kind == "class":
-            return self.classes[kind.class_name].get(part)
-        if kind.kind in ("list", "dict") and kind.item is not None:
-            return SchemaField(part, kind.item)
-        return None
 
     def default(self, path: str) -> object:
         """Return the default at a dotted path; KeyError when the release has no such field."""

@@ -128,17 +128,13 @@ class Client:
             answer = self._http.post(f"{self._url}/{work}", timeout=self._limit_s, **what)
         except requests.RequestException as error:
             raise RunError(f"Data-Juicer's service at {self._url} failed: {error}") from error
-        if answer.status_code != 200:
-            raise RunError(f"Data-Juicer's service: {_said(answer)}")
-        return answer
-
-
-def _said(answer: Any) -> str:
-    """Error text of a response; the last line of a traceback, which trinity-rft's service sends."""
-    try:
-        lines = str(answer.json()["error"]).strip().splitlines()
-    except (ValueError, KeyError, TypeError):
-        lines = str(answer.text).strip().splitlines()
-    if any(line.startswith("Traceback") for line in lines):
-        lines = lines[-1:]
-    return " ".join(line.strip() for line in lines)[:_MOST] or f"status {answer.status_code}"
+        if answer.status_code == 200:
+            return answer
+        try:
+            lines = str(answer.json()["error"]).strip().splitlines()
+        except (ValueError, KeyError, TypeError):
+            lines = str(answer.text).strip().splitlines()
+        if any(line.startswith("Traceback") for line in lines):  # trinity-rft's service sends one
+            lines = lines[-1:]
+        said = " ".join(line.strip() for line in lines)[:_MOST] or f"status {answer.status_code}"
+        raise RunError(f"Data-Juicer's service: {said}")

@@ -43,13 +43,24 @@ class JuicerPipeline:
     """One pipeline. Raises what Data-Juicer raises of its configuration."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
+        from data_juicer.config import get_init_configs, prepare_side_configs
         from data_juicer.ops import load_ops
 
         if not (request.get("operators") or request.get("config_path")):
             raise ValueError("operators or config_path is needed")
         self._request = request
         self._folder = tempfile.TemporaryDirectory(prefix="tc-juicer-")  # Data-Juicer's own logs
-        self._configuration = self._read()
+        if path := request.get("config_path"):
+            self._configuration = get_init_configs(prepare_side_configs(path))
+        else:
+            settings = {
+                "process": list(request["operators"]),
+                "np": int(request.get("np") or 1),
+                "export_path": str(Path(self._folder.name) / "out.jsonl"),
+            }
+            if fields := request.get("target_fields"):
+                settings["text_keys"] = list(fields)
+            self._configuration = get_init_configs(settings)
         load_ops(copy.deepcopy(self._configuration.process))  # raises for unknown ones and arguments
 
     def experiences(self, table: Any) -> Any:
@@ -85,20 +96,6 @@ class JuicerPipeline:
     def close(self) -> None:
         """Close the session."""
         self._folder.cleanup()
-
-    def _read(self) -> Any:
-        from data_juicer.config import get_init_configs, prepare_side_configs
-
-        if path := self._request.get("config_path"):
-            return get_init_configs(prepare_side_configs(path))
-        settings = {
-            "process": list(self._request["operators"]),
-            "np": int(self._request.get("np") or 1),
-            "export_path": str(Path(self._folder.name) / "out.jsonl"),
-        }
-        if fields := self._request.get("target_fields"):
-            settings["text_keys"] = list(fields)
-        return get_init_configs(settings)
 
     def _processed(self, dataset: Any) -> Any:
         from data_juicer.core.data import NestedDataset
