@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,26 +93,20 @@ def _advised(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
         return found | {"problem": shown(result.err.strip().removeprefix("error: "))}
     advice = json.loads(result.out)
     span_s = shared_span_s(advice["modes"])
+    alike = dict[tuple[object, ...], list[dict[str, Any]]]()  # those of the same figures are one card
     for mode in advice["modes"]:
         mode["timeline"] = timeline(mode, span_s) if mode.get("lanes") else None
+        if mode["timeline"]:
+            alike.setdefault(tuple(mode[name] for name in _FIGURES), []).append(mode)
     fastest = next((mode for mode in advice["modes"] if mode["name"] == advice["fastest"]), None)
     names = list(dict.fromkeys(name for split in advice["splits"] for name in split["step_s"]))
     return found | {
         "advice": advice,
         "fastest": fastest,
-        "cards": list(_alike(advice["modes"]).values()),
+        "cards": list(alike.values()),
         "span_s": span_s,
         "split_modes": names,
     }
-
-
-def _alike(modes: Sequence[dict[str, Any]]) -> dict[tuple[object, ...], list[dict[str, Any]]]:
-    """Return the modes that have a timeline, those of the same figures together."""
-    found: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-    for mode in modes:
-        if mode["timeline"]:
-            found.setdefault(tuple(mode[name] for name in _FIGURES), []).append(mode)
-    return found
 
 
 def _options(texts: Mapping[str, str]) -> Iterator[str]:

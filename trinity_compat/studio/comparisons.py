@@ -102,7 +102,13 @@ class Comparisons:
             key = query.state()
             if key not in self._kept:
                 began = time.monotonic()
-                self._kept[key] = self._made(query)
+                try:
+                    options = CompareOptions(axis=query.axis)
+                    self._kept[key] = compare(self._side(query.a), self._side(query.b), options)
+                except UserError as error:
+                    self._kept[key] = error
+                except BufferError as error:
+                    self._kept[key] = UserError(str(error))
                 self.took_s = time.monotonic() - began
             self._kept.move_to_end(key)
             while len(self._kept) > _KEPT:
@@ -111,14 +117,6 @@ class Comparisons:
         if isinstance(found, UserError):
             raise found
         return found
-
-    def _made(self, query: ComparisonQuery) -> Comparison | UserError:
-        try:
-            return compare(self._side(query.a), self._side(query.b), CompareOptions(axis=query.axis))
-        except UserError as error:
-            return error
-        except BufferError as error:
-            return UserError(str(error))
 
     def _side(self, chosen: Sequence[Selection]) -> Side:
         label = chosen[0].name if len(chosen) == 1 else f"{chosen[0].name} and {len(chosen) - 1} more"

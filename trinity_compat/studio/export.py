@@ -34,19 +34,18 @@ def _whole(job: Job, ids: list[int]) -> dict[int, Row]:
     rows = job.database().run(
         lambda conn: conn.execute(of_ids(CHOSEN_EXPERIENCES), {"ids": ids}).all(), write=False
     )
-    return {row[1]: _plain(row) for row in rows}
-
-
-def _plain(row: groups.Row) -> Row:
-    it = groups.experience(row, readable)
     arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
-    return {
-        "prompt_text": it.prompt_text,
-        "response_text": it.response_text,
-        **{name: getattr(it, name).tolist() for name in arrays},
-        "metrics": codec.to_json(it.metrics),
-        "info": codec.to_json(it.info),
-    }
+    found: dict[int, Row] = {}
+    for row in rows:
+        it = groups.experience(row, readable)
+        found[row[1]] = {
+            "prompt_text": it.prompt_text,
+            "response_text": it.response_text,
+            **{name: getattr(it, name).tolist() for name in arrays},
+            "metrics": codec.to_json(it.metrics),
+            "info": codec.to_json(it.info),
+        }
+    return found
 
 
 def json_lines(pages: Iterator[list[Row]]) -> Iterator[bytes]:

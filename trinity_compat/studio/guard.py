@@ -97,16 +97,11 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = self._below_base(scope)
+        base, path = self._listener.base, scope["path"]
+        if base and (path == base or path.startswith(f"{base}/")):  # some proxies take it away, others do not
+            scope = {**scope, "path": path.removeprefix(base) or "/", "raw_path": None}
         refusal = self._refusal(Request(scope))
         await (refusal or self._app)(scope, receive, _with_headers(send))
-
-    def _below_base(self, scope: Scope) -> Scope:
-        """Return the scope without the base in its path, which some proxies take away and others leave."""
-        base, path = self._listener.base, scope["path"]
-        if not base or not (path == base or path.startswith(f"{base}/")):
-            return scope
-        return {**scope, "path": path.removeprefix(base) or "/", "raw_path": None}
 
     def _refusal(self, request: Request) -> Response | None:
         if not self._listener.accepts_host(request.headers.get("host", "")):

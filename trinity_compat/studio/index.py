@@ -129,11 +129,8 @@ class Index:
     def fill(self, seconds: float) -> tuple[int, int]:
         """Index what is new, for about so long; (ids that are done, last id). One thread fills at a time."""
         until = time.monotonic() + seconds
-        last = int(
-            self.job.database().run(
-                lambda c: c.execute(query(queries.LAST_EXPERIENCE)).scalar_one(), write=False
-            )
-        )
+        newest = query(queries.LAST_EXPERIENCE)
+        last = int(self.job.database().run(lambda conn: conn.execute(newest).scalar_one(), write=False))
         with self.connected() as db:
             if last > _seen(db):
                 db.execute("BEGIN IMMEDIATE")

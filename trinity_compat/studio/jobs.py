@@ -59,7 +59,9 @@ class Job:
                 self._read = (stamp, RunSpec.of_text(job_files.text(self.dir.spec_path), self.dir.root))
             return self._read[1]
         except OSError as error:
-            raise UserError(f"{error.filename or self.dir.spec_path} {_said(error)}") from error
+            text = error.strerror or str(error)
+            said = text if text.startswith("is ") else f"cannot be read: {text}"
+            raise UserError(f"{error.filename or self.dir.spec_path} {said}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"config/run.json of {self.name} cannot be read: {error}") from error
 
@@ -132,11 +134,6 @@ class Job:
             one if one is not None and (one.st_size or not file) else None
             for (_, file), one in zip(_SIGNS, found, strict=True)
         ]
-
-
-def _said(error: OSError) -> str:
-    text = error.strerror or str(error)
-    return text if text.startswith("is ") else f"cannot be read: {text}"
 
 
 class Jobs:

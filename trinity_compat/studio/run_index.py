@@ -101,7 +101,7 @@ class RunIndex:
                 return None if db is None else work(db)
             except (sqlite3.Error, zlib.error, ValueError, TypeError, RecursionError) as error:
                 if not (isinstance(error, sqlite3.OperationalError) and "locked" in str(error)):
-                    # Delete the file; the next use makes a new one, unless that has happened a few times.
+                    # The next use makes a new file, unless that has happened a few times.
                     self._chances -= 1
                     if self._db is not None:
                         self._db.close()

@@ -85,17 +85,15 @@ class Metrics:
         trainer = {name for row in self.rows.get("trainer", {}).values() for name in row}
         found = {}
         for name in dict.fromkeys(names):
-            points = sorted(self._points(name, trainer))
+            points = list[tuple[int, float]]()
+            for role, rows in self.rows.items():
+                own = name.removeprefix("" if role == "trainer" else f"{role}/")
+                if public(role, own, trainer) == name:
+                    points += [(step, row[own]) for step, row in rows.items() if own in row]
             if points:
+                points.sort()
                 found[name] = ([step for step, _ in points], [value for _, value in points])
         return found
-
-    def _points(self, wanted: str, trainer: set[str]) -> Iterable[tuple[int, float]]:
-        for role, rows in self.rows.items():
-            prefix = "" if role == "trainer" else f"{role}/"
-            name = wanted.removeprefix(prefix)
-            if public(role, name, trainer) == wanted:
-                yield from ((step, row[name]) for step, row in rows.items() if name in row)
 
 
 def public(role: str, name: str, trainer: set[str]) -> str:

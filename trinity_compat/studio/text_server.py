@@ -113,7 +113,7 @@ class TextServer:
                     process = self._hand_over(theirs)
                 return [ProcessResult(**one) for one in json.loads(self._ask(ours, request))]
         except TimeoutError:
-            # End a server, unless another one has taken its place.
+            # The server ends, unless another one has taken its place.
             with self._lock:
                 if process is self._process:
                     self._ended()
