@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
+from trinity_compat.audit.model import WHOLE_LAUNCH, Audit
 from trinity_compat.audit.phrases import listed, short
 from trinity_compat.common.nested import nested
 from trinity_compat.common.suggestions import did_you_mean
@@ -60,13 +60,11 @@ def _mains(audit: Audit) -> Iterator[str]:
     own = {launch.module: launch for launch in audit.launches if not is_translated(launch.module)}
     if own:
         head = "# Mains that are not veRL's own, and one of veRL's that each may be taken for:\n"
-        yield head + "".join(map(_main, own.values()))
-
-
-def _main(launch: LaunchAudit) -> str:
-    why = refusal(launch.module)
-    reason = why if launch.refused and why in launch.refused else f"{launch.module} has veRL's keys"
-    return f"#   {launch.where}: {reason}\n# mains: {{{launch.module}: {PPO}}}\n"
+        for launch in own.values():
+            why = refusal(launch.module)
+            reason = why if launch.refused and why in launch.refused else f"{launch.module} has veRL's keys"
+            head += f"#   {launch.where}: {reason}\n# mains: {{{launch.module}: {PPO}}}\n"
+        yield head
 
 
 def _families(audit: Audit) -> Iterator[str]:

@@ -186,8 +186,7 @@ def _note(view: LaunchView, keys: Iterable[str], join: str) -> str | None:
     if not keys:
         return None
     told = join.join(_told(view, key) for key in keys)
-    places = _places(view, keys)
-    return f"{told} ({places})"
+    return f"{told} ({_places(view, keys)})"
 
 
 def _told(view: LaunchView, key: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,10 +76,9 @@ class FindingBuilder:
         """Return (status, reason, code, target) of one key of the launch."""
         if forks.is_fork_key(key, self.view.origin, self.rows):
             return *forks.fate(key, self.view.origin), forks.CODE, self._carried_at(key)
-        # True if no release reads the key, and neither a row nor a user's rule covers it.
         known = key in self.successors or is_well_known(key)
         if not known and is_unknown(key, self.view.origin.unknown, self.rows):
-            return self._unknown(key)
+            return Status.UNKNOWN, reason_of(key, self.view.origin), UNKNOWN, self._carried_at(key)
         if key in self.gone:
             row = self._own_row(key)
             if row is None:
@@ -105,26 +104,17 @@ class FindingBuilder:
         found = self.rows.find(key)
         return found if found is not None and found.code == USER_RULE else None
 
-    def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
-        reason = reason_of(key, self.view.origin)
-        return Status.UNKNOWN, reason, UNKNOWN, self._carried_at(key)
-
     def _fate_today(self, key: str) -> tuple[Status, str, str, str | None]:
         status, reason, code, target = self._fate_upstream(key)
-        why = self._refused_by_us(key)
+        # A run refuses the value of the key, or of the section above it.
+        found = (one for one in self.refusals if key == one.key or (one.below and key.startswith(one.below)))
+        why = next((refusal.why for refusal in found), None)
         if why is None or status in (Status.NO_EFFECT, Status.UNSUPPORTED, Status.UNKNOWN):
             return status, reason, code, target
         if status is Status.UNSUPPORTED_UPSTREAM:
             told = f"Trinity-RFT has no field for it, and trinity-compat refuses it: {why}"
             return Status.UNSUPPORTED, told, code, target
         return status, f"{reason}; trinity-compat refuses it: {why}", code, target
-
-    def _refused_by_us(self, key: str) -> str | None:
-        """Return the reason why a run refuses the value of ``key``, or of the section above it."""
-        for refusal in self.refusals:
-            if key == refusal.key or (refusal.below and key.startswith(refusal.below)):
-                return refusal.why
-        return None
 
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -185,7 +175,10 @@ class FindingBuilder:
         new = self.successors.get(key, ((key,), ""))[0][0]
         row = self.rows.find(new)
         passes = row is not None and row.passes(self.view.options.trinity)
-        if row is None or (row.how == "drop" and not passes) or self._idle(new):
+        if row is None or (row.how == "drop" and not passes):
+            return False
+        verdict = self.draft.verdicts.get(new)
+        if verdict is not None and verdict.status is Status.NO_EFFECT:
             return False
         if new != key and (new in self.view.origin.settings or self.view.origin.get(key) is None):
             return False  # its successor speaks for it
@@ -193,18 +186,11 @@ class FindingBuilder:
             return (
                 row.has_same and not same(row.same, self.view.value(new)) and self.view.value(new) is not None
             )
-        return any(self._changes(path) for path in self._own_paths(row, new))
-
-    def _idle(self, key: str) -> bool:
-        verdict = self.draft.verdicts.get(key)
-        return verdict is not None and verdict.status is Status.NO_EFFECT
-
-    def _own_paths(self, row: MappingRow, key: str) -> Iterator[str]:
-        target = self.view.options.trinity
-        if row.passes(target):
-            yield from (path for path in self.draft.paths.get(key, ()) if ".trinity_compat." not in path)
+        if passes:
+            paths = [path for path in self.draft.paths.get(new, ()) if ".trinity_compat." not in path]
         else:
-            yield from (path for path in row.paths(target) if self.draft.at(path) is not None)
+            paths = [path for path in row.paths(self.view.options.trinity) if self.draft.at(path) is not None]
+        return any(map(self._changes, paths))
 
     def _changes(self, path: str) -> bool:
         value = self.draft.at(path)

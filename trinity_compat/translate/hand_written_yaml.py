@@ -133,8 +133,7 @@ def check(reading: TrinityReader) -> None:
                 continue
             _check_storage(place, section)
             # Those of other workflows are looked at where these are placed: run/plan/workflows.py.
-            own = section.get("default_workflow_type", WORKFLOW) == WORKFLOW
-            if own:
+            if section.get("default_workflow_type", WORKFLOW) == WORKFLOW:
                 for name in section.get("workflow_args") or {}:
                     if name not in _WORKFLOW_ARGUMENTS:
                         raise UserError(
@@ -142,7 +141,13 @@ def check(reading: TrinityReader) -> None:
                             hint=f"it takes {', '.join(_WORKFLOW_ARGUMENTS)}",
                         )
                 _check_rewarded_alike(kind, place, section, TrinityReader(tasksets[0]))
-            _check_length(place, section, reading)
+            longest, given = reading.get("model.max_response_tokens"), section.get("rollout_args.max_tokens")
+            if given not in (None, longest):
+                raise UserError(
+                    f"{place}.rollout_args.max_tokens={given}: it should equal"
+                    f" model.max_response_tokens={longest}",
+                    hint="write the same",
+                )
     if len(reading.get("model.lora_configs") or []) > 1:
         raise UserError("model.lora_configs: a run has at most one", hint="keep one of them")
 
@@ -167,15 +172,6 @@ def _check_rewarded_alike(kind: str, place: str, section: TrinityReader, first: 
             f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and trinity-compat"
             " needs the same in all",
             hint="write the same, or one taskset alone",
-        )
-
-
-def _check_length(place: str, section: TrinityReader, reading: TrinityReader) -> None:
-    longest, given = reading.get("model.max_response_tokens"), section.get("rollout_args.max_tokens")
-    if given not in (None, longest):
-        raise UserError(
-            f"{place}.rollout_args.max_tokens={given}: it should equal model.max_response_tokens={longest}",
-            hint="write the same",
         )
 
 

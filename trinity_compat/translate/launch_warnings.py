@@ -40,7 +40,7 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     launch = view.launch
     if launch.main:
         why = "--main or a rule says so" if launch.module in view.options.mains else "its keys are veRL's"
-        # Suggest the translated main whose name resembles `module`, a name in one of veRL's packages.
+        # A name in one of veRL's packages may be misspelt.
         near = (
             nearest(launch.module, entrypoints.TRANSLATED, cutoff=0.95)
             if launch.module.startswith("verl.")
@@ -57,7 +57,6 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from _open(view)
     yield from _release_caution(view)
     yield from forks.caution(view.origin)
-    # Warn of keys that are honoured here and ignored by stock veRL.
     lost = list(stock_verl.lost_keys(view.origin))
     if lost:
         shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
@@ -132,7 +131,8 @@ def _release_caution(view: LaunchView) -> Iterator[Caution]:
         return
     spans: dict[str, list[str]] = {}  # values by release → the keys that have them
     for key in dict.fromkeys((*_BOUNDS, *_changed(view.config.flavour))):
-        if _differ(values := _by_release(view, key, able)):
+        values = _by_release(view, key, able)
+        if any(value != other for value, other in itertools.pairwise(values.values())):
             spans.setdefault(_spelled(values), []).append(key.removeprefix(f"{ARR}."))
     if not spans:
         return
@@ -149,17 +149,12 @@ def _release_caution(view: LaunchView) -> Iterator[Caution]:
     )
 
 
-# Defaults whose meaning differs between releases, so that nothing is composed a second time.
 @functools.cache
-def _table() -> Mapping[str, Mapping[str, list[object]]]:
+def _changed(flavour: str) -> Mapping[str, list[object]]:
+    """Return the defaults that changed between releases, stored so that nothing is composed a second time."""
     text = data_path("translators/generated/verl/changed_defaults.json").read_text(encoding="utf-8")
     tables: Mapping[str, Mapping[str, list[object]]] = json.loads(text)
-    return tables
-
-
-def _changed(flavour: str) -> Mapping[str, list[object]]:
-    table = _table()
-    return table.get(flavour, table[FLAVOURS[0]])
+    return tables.get(flavour, tables[FLAVOURS[0]])
 
 
 def _by_release(view: LaunchView, key: str, able: tuple[str, ...]) -> dict[str, object]:
@@ -180,17 +175,14 @@ def _implied(view: LaunchView, key: str, version: str, default: object) -> objec
     return view.value(f"{_ACTOR}.clip_ratio", default) if key in _BOUNDS else default
 
 
-def _differ(values: Mapping[str, object]) -> bool:
-    return any(value != other for value, other in itertools.pairwise(values.values()))
-
-
 def _spelled(values: Mapping[str, object]) -> str:
     """Format values by release, the oldest first: ``0.001 until 0.3.0, 0 since 0.4.1``."""
     spans: list[str] = []
     for value, group in itertools.groupby(values.items(), key=lambda item: item[1]):
         versions = [version for version, _ in group]
         span = f"since {versions[0]}" if spans else f"until {versions[-1]}"
-        spans.append(f"{_value(value)} {span}")
+        shown = "must be given" if value == "???" else "off" if value == _OFF else json.dumps(value)
+        spans.append(f"{shown} {span}")
     return ", ".join(spans)
 
 
@@ -200,12 +192,6 @@ def _named(able: Sequence[str]) -> str:
     if len(able) > 2 and tuple(able) == VERL_RELEASES[first : first + len(able)]:
         return f"{able[0]} to {able[-1]}"
     return ", ".join(able)
-
-
-def _value(value: object) -> str:
-    if value == "???":
-        return "must be given"
-    return "off" if value == _OFF else json.dumps(value)
 
 
 # Estimators of the pinned veRL that compare the answers of a group (core_algos.py), by what they make of a
@@ -292,7 +278,7 @@ def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
 
 def size_cautions(view: LaunchView) -> Iterator[Caution]:
     """Warn of sizes that veRL misses or refuses."""
-    # Warn of missing micro-batch sizes; no error, since the YAML has a size that Trinity-RFT starts with.
+    # A missing micro-batch size is no error, since the YAML has one that Trinity-RFT starts with.
     for found in micro_batch_sizes.missing(view.value, view.written) if view.launch.knows_all_keys else ():
         message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
         yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
@@ -364,7 +350,8 @@ def _reward_file(view: LaunchView) -> Iterator[Caution]:
     file = Path(os.path.normpath(Path(view.launch.cwd).absolute() / from_home(named)))
     maybe_made = view.launch.created.intersection(map(str, (file, *file.parents)))
     is_known = not maybe_made and not is_changed(file, view.launch.unread)
-    if not file.exists() and (file.parent.is_dir() and file.parent != file.parent.parent) and is_known:
+    is_root = file.parent == file.parent.parent  # which exists on every machine
+    if not file.exists() and file.parent.is_dir() and not is_root and is_known:
         yield Caution(
             "TW025",
             f"{view.written(key)}: no such file in {file.parent}",

@@ -23,6 +23,7 @@ from trinity_compat.translate.sections.batch import TOTAL
 from trinity_compat.translate.sections.gpus import takes_turns
 from trinity_compat.translate.update_steps import MINI
 from trinity_compat.translate.verl_from_trinity import IN_TURNS, compat_path, to_verl
+from trinity_compat.verl_config.model import Setting
 from trinity_compat.verl_config.pinned import pinned_release
 
 
@@ -93,9 +94,7 @@ def _not_determined(
             other = key == TOTAL or not same(view.symbols.plain(way_back[key]), setting.value)
             if other and way_back[key] != view.variable(key):
                 approximated[key] = [way_back[key], view.text(key)]
-        elif not _default(
-            setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)
-        ) and not _follows(view, key, way_back):
+        elif not _is_default(setting, defaults.get(key, _NONE)) and not _follows(view, key, way_back):
             lost[key] = view.text(key)
     return lost, approximated
 
@@ -126,8 +125,8 @@ def _follows(view: LaunchView, key: str, way_back: Mapping[str, object]) -> bool
 _NONE = object()
 
 
-def _default(value: object, given: bool, interpolation: str | None, pinned: object) -> bool:
-    """Return True if the pinned veRL has this value as its default."""
+def _is_default(setting: Setting, pinned: object) -> bool:
+    """Return True if the pinned veRL has the setting's value as its default."""
     if isinstance(pinned, str) and "${" in pinned:
-        return not given and interpolation == pinned
-    return pinned is not _NONE and same(pinned, value)
+        return setting.where is None and setting.interpolation == pinned
+    return pinned is not _NONE and same(pinned, setting.value)

@@ -49,7 +49,7 @@ def translate_launch(
     Config files that the launch names are read inside ``root`` (its working directory if None). Raises
     UserError, with the place in the script, if there is no translation.
     """
-    # Raise UserError for a flag with which Hydra prints something and trains nothing.
+    # With such a flag Hydra prints something and trains nothing.
     flags = hydra_flags(launch)
     for name, does in _IDLE.items():
         if name in flags.words:
@@ -166,9 +166,6 @@ def _options_of(config: Mapping[str, object]) -> TranslateOptions:
         return TranslateOptions()
     reading = TrinityReader(config)
     sizes = [reading.get(f"{_MODEL}.{name}", 1) for name in ("engine_num", "tensor_parallel_size")]
-    return TranslateOptions(
-        as_published=compat.get("steps") == "verl",
-        rollout_gpus=sizes[0] * sizes[1]
-        if all(isinstance(size, int) and size > 0 for size in sizes)
-        else None,
-    )
+    known = all(isinstance(size, int) and size > 0 for size in sizes)
+    gpus = sizes[0] * sizes[1] if known else None
+    return TranslateOptions(as_published=compat.get("steps") == "verl", rollout_gpus=gpus)

@@ -133,7 +133,12 @@ def _read(path: Path, plugin: Plugin | None, hows: Mapping[str, Status], roots: 
         ) from None
     if not isinstance(forms, Mapping):
         raise UserError("rules are a mapping of veRL keys to rows", where=Where(str(path)))
-    _refuse_problems(forms, lines, path, hows)
+    for key, form in forms.items():
+        is_table = key in _RESERVED
+        if problem := _problem_of_table(str(key), form) if is_table else _problem(form, hows):
+            message, hint = problem
+            what = f"{key}" if is_table else f"rule for {str(key)!r}"
+            raise UserError(f"{what} {message}", where=Where(str(path), lines.get(str(key), 0)), hint=hint)
     rules = _rules_of(forms, path.name, plugin)
     if depth >= _INCLUDED:
         raise UserError("the rules include each other", where=Where(str(path), lines.get("include", 0)))
@@ -151,18 +156,6 @@ def _parsed(text: str) -> tuple[object, Mapping[str, int]]:
     from trinity_compat.common.bounded_yaml import safe_load
 
     return safe_load(text), key_lines(text)
-
-
-def _refuse_problems(
-    forms: Mapping[object, object], lines: Mapping[str, int], path: Path, hows: Mapping[str, Status]
-) -> None:
-    for key, form in forms.items():
-        problem = _problem_of_table(str(key), form) if key in _RESERVED else _problem(form, hows)
-        if problem:
-            message, hint = problem
-            where = Where(str(path), lines.get(str(key), 0))
-            what = f"{key}" if key in _RESERVED else f"rule for {str(key)!r}"
-            raise UserError(f"{what} {message}", where=where, hint=hint)
 
 
 def _problem_of_table(name: str, form: object) -> Problem | None:
@@ -222,21 +215,16 @@ def _problem(form: object, hows: Mapping[str, Status]) -> Problem | None:
         return "lacks a valid 'how'", f"one of {', '.join(hows)}"
     if how in ("copy", "scale") and not form.get("to"):
         return "lacks its target 'to'", None
-    return _derivation(form) or _target(form)
+    return _problem_of_place(form)
 
 
-def _derivation(form: Mapping[str, object]) -> Problem | None:
+def _problem_of_place(form: Mapping[str, Any]) -> Problem | None:
+    """Return what is wrong with a row's derivation, or with the fields of Trinity's that it names."""
     from trinity_compat.translate.sections import DERIVATIONS
+    from trinity_compat.trinity.config import TARGETS, schema
 
     if form["how"] == "derive" and form.get("by") not in DERIVATIONS:
         return f"has no derivation {form.get('by')!r}", f"one of {', '.join(DERIVATIONS)}"
-    return None
-
-
-def _target(form: Mapping[str, Any]) -> Problem | None:
-    """Return what is wrong with the target: ``copy`` and ``scale`` need existing fields of Trinity's."""
-    from trinity_compat.trinity.config import TARGETS, schema
-
     for path in paths_of(form.get("to", ())) if form["how"] in ("copy", "scale") else ():
         if not any(schema(target).find(path) for target in TARGETS):
             return f"has a target that no trinity-rft has: {path}", None

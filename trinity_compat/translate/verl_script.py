@@ -120,18 +120,13 @@ def _always(config: Mapping[str, object]) -> frozenset[str]:
     megatron = flavour_of(config) == "ppo_megatron_trainer"
     known = trainer_config(TRINITY, "megatron" if megatron else "fsdp")
     sections = {key.partition(".")[0] for key in in_trainer_config}
-    set_ones = {
-        key
-        for key in compat.get("verl", {})
-        if not (known.takes(key) and key.partition(".")[0] in sections and _passes(key, TRINITY))
-    }
-    own = {*set_ones, *in_trainer_config, _GPU_MEMORY, USE_V1}
+    own = {*in_trainer_config, _GPU_MEMORY, USE_V1}
+    for key in compat.get("verl", {}):
+        row = load_rows().find(key)
+        passes = row is not None and row.passes(TRINITY)
+        if not (passes and known.takes(key) and key.partition(".")[0] in sections):
+            own.add(key)
     return frozenset(own.difference(compat.get("stands_for", {})))
-
-
-def _passes(key: str, target: str) -> bool:
-    row = load_rows().find(key)
-    return row is not None and row.passes(target)
 
 
 def _written(
@@ -146,11 +141,19 @@ def _written(
     follows = {key for key, value in leaves(tree) if is_interpolated(value)}
     pending = {key: value for whole, held in told.items() for key, value in _parts(whole, held)}
     written: dict[str, object] = {}
-    while differing := _differing(tree, pending, always):
+    while True:
+        resolved = Resolver(tree).resolve()
+        differing = [
+            key
+            for key, value in pending.items()
+            if key in always or not same(value_at(resolved, key, _MISSING), value)
+        ]
+        if not differing:
+            break
         for key in [key for key in differing if key not in follows] or differing[:1]:
             written[key] = pending.pop(key)
             put(tree, key, written[key])
-    yield from ((key, value) for key, value in written.items())
+    yield from written.items()
 
 
 def _parts(key: str, value: object) -> list[tuple[str, object]]:
@@ -160,17 +163,6 @@ def _parts(key: str, value: object) -> list[tuple[str, object]]:
     parts = list(leaves(value, f"{key}."))
     names = (name for path, _ in parts for name in path.split("."))
     return parts if parts and all(map(_NAME.fullmatch, names)) else [(key, value)]
-
-
-def _differing(
-    tree: Mapping[str, object], pending: Mapping[str, object], always: frozenset[str]
-) -> list[str]:
-    resolved = Resolver(tree).resolve()
-    return [
-        key
-        for key, value in pending.items()
-        if key in always or not same(value_at(resolved, key, _MISSING), value)
-    ]
 
 
 def key_in_launch(key: str, flavour: str) -> str:

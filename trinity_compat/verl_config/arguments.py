@@ -154,8 +154,8 @@ def read_arguments(launch: Launch) -> LaunchArguments:
     for at, word in enumerate(words):
         if at < explained:
             continue
-        if unknown := _open_key(word):
-            notes.append(_unreadable(word, unknown))
+        if note := _unreadable(word):
+            notes.append(note)
             continue
         try:
             given.append(GivenOverride(_read(word), word))
@@ -183,22 +183,20 @@ def _read(word: Word) -> Override:
     return Override(word.text, op, key, text, None, text is not None)
 
 
-def _open_key(word: Word) -> UnknownPiece | None:
-    """Return the open piece of a word that may hold its ``=``, or stand before it."""
+def _unreadable(word: Word) -> Diagnostic | None:
+    """Refuse a word of which an open piece may hold the ``=``, or stand before it."""
     for part in word.parts:
         if isinstance(part.source, UnknownPiece):
-            return part.source
+            unknown = part.source.expression
+            if word.text:
+                message = f"the key of '{word.text}' depends on {unknown}, which is known only at run time"
+            else:
+                message = f"an argument is known only at run time: {unknown}"
+            message += "; write out the key=value that it becomes"
+            return Diagnostic("TP204", message, word.where, "error")
         if "=" in part.text:
-            return None
+            break
     return None
-
-
-def _unreadable(word: Word, unknown: UnknownPiece) -> Diagnostic:
-    if word.text:
-        message = f"the key of '{word.text}' depends on {unknown.expression}, which is known only at run time"
-    else:
-        message = f"an argument is known only at run time: {unknown.expression}"
-    return Diagnostic("TP204", f"{message}; write out the key=value that it becomes", word.where, "error")
 
 
 def _sweep(word: Word, *, multirun: bool) -> Diagnostic:
@@ -325,16 +323,13 @@ def _split(arguments: tuple[Word, ...]) -> tuple[HydraFlags, list[Word], list[Di
         if blocks[-1]:
             blocks.append([])
     if len(blocks) > 1 and blocks[1]:
-        notes.append(_interleaved(blocks[1][0]))
+        word = blocks[1][0]
+        message = (
+            f"'{word.text}' follows a flag that follows overrides: Hydra's command line refuses it "
+            "(unrecognized arguments); write the flags before all overrides"
+        )
+        notes.append(Diagnostic("TP212", message, word.where, "error"))
     return flags, [word for block in blocks for word in block], notes
-
-
-def _interleaved(word: Word) -> Diagnostic:
-    message = (
-        f"'{word.text}' follows a flag that follows overrides: Hydra's command line refuses it "
-        "(unrecognized arguments); write the flags before all overrides"
-    )
-    return Diagnostic("TP212", message, word.where, "error")
 
 
 def _take_flag(word: Word, queue: list[Word], flags: HydraFlags) -> None:
@@ -343,7 +338,13 @@ def _take_flag(word: Word, queue: list[Word], flags: HydraFlags) -> None:
     name = _full_name(spelled, word)
     target = _VALUED.get(name) or _BARE.get(name) or _OPTIONAL[name]
     if name in _VALUED and not equals:
-        value = (spelled[len(name) :] if not spelled.startswith("--") else "") or _next_value(queue, word)
+        value = "" if spelled.startswith("--") else spelled[len(name) :]
+        if not value:
+            if not queue or queue[0].text.startswith("-"):
+                raise UserError(
+                    f"{word.text} needs a value", where=word.where, hint=f"write {word.text} NAME"
+                )
+            value = queue.pop(0).text
     elif name in _OPTIONAL and not equals:
         value = "all"
     if word.open and target in _NAMING:
@@ -355,12 +356,6 @@ def _take_flag(word: Word, queue: list[Word], flags: HydraFlags) -> None:
         )
     flags.values[target] = value
     flags.words[target] = word
-
-
-def _next_value(queue: list[Word], word: Word) -> str:
-    if not queue or queue[0].text.startswith("-"):
-        raise UserError(f"{word.text} needs a value", where=word.where, hint=f"write {word.text} NAME")
-    return queue.pop(0).text
 
 
 def _full_name(spelled: str, word: Word) -> str:

@@ -144,7 +144,9 @@ def _expand(
     choices.files += 1
     choices.level += 1
     _check_size(choices, file)
-    lines = _with_self(file)
+    lines = list(file.defaults)
+    if "_self_" not in lines:  # where the file doesn't say, it comes last (Hydra ≥ 1.1)
+        lines.append("_self_")
     if root:
         lines += [
             {f"{group}@{package}" if package else group: value} for group, package, value in choices.appended
@@ -181,12 +183,6 @@ def _check_size(choices: Choices, file: ConfigFile) -> None:
             hint="a file that includes itself, directly or through another, never ends",
         )
     raise CompositionError(f"the defaults lists name more than {_MOST_FILES} files", where=choices.place)
-
-
-def _with_self(file: ConfigFile) -> list[object]:
-    """The defaults list with ``_self_``: at the end where the file doesn't say (Hydra ≥ 1.1)."""
-    lines = list(file.defaults)
-    return lines if "_self_" in lines else [*lines, "_self_"]
 
 
 def _is_override(line: object) -> bool:

@@ -237,9 +237,12 @@ def _folder(
         return path.tree
     if found is not None:
         if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
-            path.notes.append(
-                _relative_note(spelled, shown_below(_folder_of_main(launch, root), root), where)
+            message = (
+                f"Hydra takes --config-path {spelled} relative to"
+                f" {shown_below(_folder_of_main(launch, root), root)}, where the main's file is, and would"
+                f' not find it; write --config-path="$PWD/{spelled}"'
             )
+            path.notes.append(Diagnostic("TP208", message, where, "error"))
         limit = Path(launch.roots[0]) if launch.roots and not found.is_relative_to(root) else root
         return ConfigFolder(found, limit, written=launch.wrote, unread=launch.unread)
     if (tail := _in_this_copy(spelled, path.primary, root)) is not None:
@@ -266,14 +269,6 @@ def _folder_of_main(launch: Launch, root: Path) -> Path:
     if launch.file:
         return Path(launch.file).parent
     return root.joinpath(*launch.module.split(".")[:-1])
-
-
-def _relative_note(spelled: str, folder: str, where: Where) -> Diagnostic:
-    message = (
-        f"Hydra takes --config-path {spelled} relative to {folder}, where the main's file is, and would "
-        f'not find it; write --config-path="$PWD/{spelled}"'
-    )
-    return Diagnostic("TP208", message, where, "error")
 
 
 def _in_this_copy(spelled: str, primary: str, root: Path) -> PurePosixPath | None:

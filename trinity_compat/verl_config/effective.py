@@ -40,7 +40,7 @@ from trinity_compat.verl_config.infer import ReleaseFit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, TooManyReferences, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Fork, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
-from trinity_compat.verl_config.releases import FLAVOURS, Tree, check_version, flavour_with
+from trinity_compat.verl_config.releases import FLAVOURS, MODEL_ENGINE, Tree, check_version, flavour_with
 from trinity_compat.verl_config.source_tree import Checkout, find_checkout
 from trinity_compat.verl_config.upgrade import is_well_known
 from trinity_compat.verl_config.yaml_files import ConfigFile
@@ -207,8 +207,9 @@ def _fit_of(read: ReadLaunch, candidates: tuple[str, ...]) -> ReleaseFit:
         overrides += [Override(key, "", key, value) for key, value in nodes(content).items()]
     elif newest.places:
         known = _known(read, candidates)
-    engine = _engine(overrides, flavour or "ppo_trainer")
-    return fit(overrides, engine, known, candidates)
+    # model_engine=megatron (0.8 and later) makes ppo_trainer the megatron flavour, others likewise.
+    engines = (flavour_with(each.value) for each in overrides if each.key == MODEL_ENGINE)
+    return fit(overrides, next(engines, flavour or "ppo_trainer"), known, candidates)
 
 
 def _known(read: ReadLaunch, candidates: tuple[str, ...]) -> dict[str, int]:
@@ -222,14 +223,6 @@ def _known(read: ReadLaunch, candidates: tuple[str, ...]) -> dict[str, int]:
         for key in nodes(content) if flavour else ():
             bits[key] = bits.get(key, 0) | 1 << VERL_RELEASES.index(version)
     return bits
-
-
-def _engine(overrides: list[Override], flavour: str) -> str:
-    """``model_engine=megatron`` (0.8 and later) makes ppo_trainer the megatron flavour, others likewise."""
-    for override in overrides:
-        if override.key == "model_engine":
-            return flavour_with(override.value)
-    return flavour
 
 
 def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None) -> EffectiveConfig:

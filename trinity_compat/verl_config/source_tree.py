@@ -62,7 +62,7 @@ def find_checkout(launch: Launch, root: Path) -> Checkout | None:
     tree: ConfigFolder | None = None
     bases = list(_bases(launch, root))
     for base, limit in bases:
-        main = main or _main(base, limit, _file_below(base, launch), bases)
+        main = main or _main(base, limit, launch, bases)
         if tree is None and is_tree(base / TREE, limit):
             tree = _folder(base, limit, TREE)
         if main and tree:
@@ -82,10 +82,11 @@ def _bases(launch: Launch, root: Path) -> Iterator[tuple[Path, Path]]:
     yield here, root
     yield from ((here / entry, root) for entry in python_path.split(":") if entry)
     repository = _repository(launch, root)
-    script = Path(launch.where.file)
     if repository is not None:
-        for folder in _upwards(script.absolute().parent, repository):
+        for folder in Path(launch.where.file).absolute().parents:
             yield from _with_inner(folder, repository)
+            if folder == repository:
+                break
     yield from _with_inner(root, root)
     if launch.file:
         folder = Path(launch.roots[0])
@@ -98,13 +99,6 @@ def _with_inner(folder: Path, limit: Path) -> Iterator[tuple[Path, Path]]:
     yield folder, limit
     yield folder / "verl", limit
     yield folder / "src", limit
-
-
-def _upwards(folder: Path, last: Path) -> Iterator[Path]:
-    for above in (folder, *folder.parents):
-        yield above
-        if above == last:
-            return
 
 
 def _repository(launch: Launch, root: Path) -> Path | None:
@@ -124,23 +118,23 @@ def _repository(launch: Launch, root: Path) -> Path | None:
     return projects[-1] if projects else above[0]
 
 
-def _file_below(base: Path, launch: Launch) -> PurePosixPath:
-    """The main's file from ``base``: that which the launch names, else the one of its module."""
-    file, above = PurePosixPath(launch.file), base.absolute()
-    if file.is_relative_to(above):
-        return file.relative_to(above)
-    return PurePosixPath(launch.module.replace(".", "/") + ".py")
-
-
-def _main(base: Path, limit: Path, file: PurePosixPath, bases: Sequence[tuple[Path, Path]]) -> Main | None:
+def _main(base: Path, limit: Path, launch: Launch, bases: Sequence[tuple[Path, Path]]) -> Main | None:
     """Read the config that the main's file names, if it is below ``base`` and written as literals.
 
     The folder of a package is searched in all ``bases``.
     """
-    path = base / file
-    if not readable_file(path, limit):
+    file, above = PurePosixPath(launch.file), base.absolute()
+    if file.is_relative_to(above):
+        file = file.relative_to(above)
+    else:
+        file = PurePosixPath(launch.module.replace(".", "/") + ".py")
+    if not readable_file(base / file, limit):
         return None
-    named = hydra_config(_text(path, limit))
+    try:
+        text = content(base / file, (limit,), _LARGEST_MAIN).decode()
+    except (OSError, UnicodeDecodeError):  # also for a file that is none of a main's size
+        return None
+    named = hydra_config(text)
     if named is None:
         return None
     if package := package_folder(named[0]):
@@ -150,14 +144,6 @@ def _main(base: Path, limit: Path, file: PurePosixPath, bases: Sequence[tuple[Pa
     if folder.startswith(("..", "/")) or not readable_folder(base / folder, limit):
         return None
     return Main(folder, _folder(base, limit, folder), named[1])
-
-
-def _text(path: Path, limit: Path) -> str:
-    """A main's own file, or nothing where it is none of a main's size."""
-    try:
-        return content(path, (limit,), _LARGEST_MAIN).decode()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _folder(base: Path, limit: Path, path: str) -> ConfigFolder:

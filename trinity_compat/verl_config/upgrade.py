@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from trinity_compat.common.nested import copied, paired_leaves, sections_above
 from trinity_compat.common.releases import VERL, VERL_RELEASES
@@ -169,25 +168,22 @@ def _rows() -> tuple[dict[str, list[KeyChange]], dict[str, list[KeyChange]]]:
     prefixes: dict[str, list[KeyChange]] = {}
     text = data_path("translators/by_hand/verl/upgrade.jsonl").read_text(encoding="utf-8")
     for line in text.splitlines():
-        row = _row(json.loads(line))
+        stored = json.loads(line)
+        new = stored["new"] or ()
+        row = KeyChange(
+            stored["old"],
+            (new,) if isinstance(new, str) else tuple(new),
+            stored["why"],
+            stored.get("values", {}),
+            stored.get("default") == "pinned",
+            stored.get("null") == "skip",
+            stored.get("only"),
+            stored.get("forks", False),
+            stored.get("one_value", False),
+            tuple(stored["off"]) if "off" in stored else None,
+        )
         (prefixes if row.old.endswith(".*") else exact).setdefault(row.old, []).append(row)
     return exact, prefixes
-
-
-def _row(stored: Mapping[str, Any]) -> KeyChange:
-    new = stored["new"] or ()
-    return KeyChange(
-        stored["old"],
-        (new,) if isinstance(new, str) else tuple(new),
-        stored["why"],
-        stored.get("values", {}),
-        stored.get("default") == "pinned",
-        stored.get("null") == "skip",
-        stored.get("only"),
-        stored.get("forks", False),
-        stored.get("one_value", False),
-        tuple(stored["off"]) if "off" in stored else None,
-    )
 
 
 def _carry(
