@@ -14,7 +14,7 @@ from trinity_compat.explorer.teachers import address as teachers
 from trinity_compat.job.checkpoints import BENCHED
 from trinity_compat.job.fingerprint import edits, sign
 from trinity_compat.job.run_spec import Fingerprint
-from trinity_compat.job.state_cell import FINISHED, TOTAL_STEPS
+from trinity_compat.job.state_cell import FINISHED
 from trinity_compat.synchronizer.device_turns import DeviceTurn
 from trinity_compat.synchronizer.engine_dtypes import REPORTED, agreed
 from trinity_compat.synchronizer.requests import WeightRequest, WeightRequester, WeightRequests
@@ -83,7 +83,6 @@ def test_keys_and_texts_of_weights_and_devices(buffer, path):
 
 def test_keys_and_texts_of_a_run(buffer, path):
     FINISHED.set(buffer, False)
-    TOTAL_STEPS.set(buffer, 4)
     BENCHED.at(20).set(buffer, "a1b2")
     reward_model.address_cell().set(buffer, "h:1")
     reward_model.address_cell(2).set(buffer, "h:2")
@@ -92,7 +91,6 @@ def test_keys_and_texts_of_a_run(buffer, path):
     buffer.reconcile(step=3, position=StreamPosition(6, (8,), stream=9), remake=True)
     assert stored(path) == {
         "finished": "false",
-        "total_steps": "4",
         "bench/20": '"a1b2"',
         "reward_model/address/start1": '"h:1"',
         "reward_model/address/start1/2": '"h:2"',

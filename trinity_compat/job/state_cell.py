@@ -44,4 +44,3 @@ class StateCell(Generic[_T]):
 
 
 FINISHED = StateCell[bool]("finished")  # whether the trainer has made its last step
-TOTAL_STEPS = StateCell[int]("total_steps")

@@ -72,8 +72,8 @@ class Claimed:
 class Exchange(Protocol):
     """Operations of the run that a veRL trainer calls. Steps are veRL's, counted from 1."""
 
-    def started(self, total_steps: int) -> None:
-        """Report that training begins, with the number of its steps."""
+    def started(self) -> None:
+        """Report that training begins."""
 
     def position(self, step: int) -> Tree:
         """State that the checkpoint of ``step`` keeps for ``resumed``, as JSON. Call after ``commit``."""

@@ -21,7 +21,7 @@ from trinity_compat.job import stop_request
 from trinity_compat.job.distillation import is_distilled, stores_top_tokens
 from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign
 from trinity_compat.job.run_spec import RunSpec, has_baseline
-from trinity_compat.job.state_cell import FINISHED, TOTAL_STEPS
+from trinity_compat.job.state_cell import FINISHED
 from trinity_compat.synchronizer.device_turns import DeviceTurn
 from trinity_compat.synchronizer.engine_dtypes import Dtypes, agreed
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
@@ -84,9 +84,8 @@ class BufferExchange:
         self._metrics: dict[str, float] = {}
         self._scored: list[TokenScores] = []
 
-    def started(self, total_steps: int) -> None:
-        """Store the number of steps, and that the run is not finished."""
-        TOTAL_STEPS.set(self._buffer, total_steps)
+    def started(self) -> None:
+        """Store that the run is not finished."""
         FINISHED.set(self._buffer, False)
 
     def position(self, step: int) -> Tree:

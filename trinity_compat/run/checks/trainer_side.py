@@ -109,7 +109,7 @@ def _v1_trainer(config: DictConfig, built: SimpleNamespace) -> None:
         train=PlaceholderDataset(config.data.train_batch_size),
         val=PlaceholderDataset(1),
     )
-    exchange = SimpleNamespace(started=lambda total: None)
+    exchange = SimpleNamespace(started=lambda: None)
     built.trainer = TrinityPPOTrainer(config, exchange, datasets, "cpu", _NoProcesses)
     built.start = built.trainer._setup
 
@@ -127,7 +127,7 @@ def _v0_trainer(config: DictConfig, built: SimpleNamespace) -> None:
         ray_worker_group_cls=_NoProcesses,
         train_dataset=PlaceholderDataset(rows),
         val_dataset=PlaceholderDataset(1),
-        exchange=SimpleNamespace(started=lambda total: None),
+        exchange=SimpleNamespace(started=lambda: None),
     )
     built.start = built.trainer.init_workers
 

@@ -12,7 +12,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.buffer.stream_position import StreamPosition
 from trinity_compat.common.nested import Tree
-from trinity_compat.job.state_cell import FINISHED, TOTAL_STEPS
+from trinity_compat.job.state_cell import FINISHED
 from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.trainer.adapter import Claimed, FindScores, LogProbScorer, SendWeights
 from trinity_compat.trainer.exchange import numbers, tokens_per_second
@@ -51,9 +51,8 @@ class RowsExchange:
         self._buffer, self._heart = buffer, heart
         self._rows, self._formatter, self._order, self._validation = rows, formatter, order, validation
 
-    def started(self, total_steps: int) -> None:
-        """Store the number of steps, and that the run is not finished."""
-        TOTAL_STEPS.set(self._buffer, total_steps)
+    def started(self) -> None:
+        """Store that the run is not finished."""
         FINISHED.set(self._buffer, False)
 
     def position(self, step: int) -> Tree:

@@ -152,10 +152,8 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
 
     def _create_dataloader(self, *args: object) -> None:
         super()._create_dataloader(*args)
-        steps = len(self.train_dataloader)
-        self.train_dataloader = PlaceholderDataLoader(self, steps)
-        # fit ends with its epochs, even where total_training_steps, which sets the schedules, is larger.
-        self.exchange.started(min(self.total_training_steps, steps * self.config.trainer.total_epochs))
+        self.train_dataloader = PlaceholderDataLoader(self, len(self.train_dataloader))
+        self.exchange.started()
 
     def init_workers(self) -> None:
         """Start the workers as veRL does, but without rollout servers, reward workers and teachers."""
@@ -169,9 +167,8 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
         self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
     def _update_actor(self, batch: DataProto) -> DataProto:
-        if (
-            reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch
-        ):  # log-probs were not recomputed
+        # Log-probabilities were not recomputed.
+        if reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch:
             batch.batch[ENTROPY] = self._compute_old_log_prob(batch)[0].batch[ENTROPY]
         batch, metrics = with_advantages(batch, self.config.algorithm)
         updated = self._updated(batch)

@@ -192,9 +192,7 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
         with patch.object(trainer_base, "create_rl_dataset", self._dataset):
             super()._init_dataloader()
         self.train_dataloader = NoTasks()
-        # fit ends with its epochs, even where total_training_steps, which sets the schedules, is larger.
-        of_epochs = self.steps_per_epoch * self.config.trainer.total_epochs
-        self.exchange.started(min(self.total_training_steps, of_epochs))
+        self.exchange.started()
 
     def _dataset(self, *_: object, is_train: bool, **__: object) -> Any:
         return self._datasets.train if is_train else self._datasets.val
