@@ -69,8 +69,10 @@ def _shard_files(folder: Path) -> list[Path]:
     if not sizes:
         raise UserError(
             f"{folder} holds no shards of an FSDP checkpoint (model_world_size_N_rank_M.pt)",
-            hint=next((hint for pattern, hint in _OTHERS.items() if any(folder.glob(pattern))), "")
-            or "it is …/global_step_N/actor of a job",
+            hint=next(
+                (hint for pattern, hint in _OTHERS.items() if any(folder.glob(pattern))),
+                "it is …/global_step_N/actor of a job",
+            ),
         )
     if len(sizes) > 1:
         raise UserError(

@@ -118,9 +118,8 @@ _IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
 
 def reads_entropy(config: Mapping[str, Any]) -> bool:
     """Return whether the estimator of veRL's ``algorithm`` section needs ENTROPY in the batch."""
-    # Columns that an estimator of ours reads beyond veRL's arguments.
     function = _estimator(config)
-    return "entropy" in (function.columns if function else ())
+    return function is not None and "entropy" in function.columns
 
 
 def _estimator(config: Mapping[str, Any]) -> RegisteredFunction | None:
@@ -289,24 +288,17 @@ def loss_function(inner: LossFunction, config: ActorConfig) -> LossFunction:
     if not (columns or entropy or kl):
         return inner
     if getattr(inner, "func", None) is distillation_ppo_loss:
-        raise UserError(_with_distillation(chosen, columns, entropy, kl))
+        section = "actor_rollout_ref.actor.policy_loss"
+        if columns:
+            named = f"{section}.loss_mode={chosen.loss_mode}"
+        else:
+            named = f"{section}.{PREFIX}entropy={entropy}" if entropy else f"{section}.{PREFIX}kl={kl}"
+        raise UserError(
+            f"{named} cannot be combined with distillation.enabled=True: veRL's loss has no place for both"
+        )
     if entropy:
         made = partial(_with_entropy_of_answers, made)
     return partial(_with_kl, FUNCTIONS["kl_loss_fn"][kl], made, config) if kl else partial(made, config)
-
-
-def _with_distillation(
-    chosen: PolicyLossConfig, columns: Sequence[str], entropy: str | None, kl: str | None
-) -> str:
-    section = "actor_rollout_ref.actor.policy_loss"
-    named = (
-        f"{section}.loss_mode={chosen.loss_mode}"
-        if columns
-        else f"{section}.{PREFIX}entropy={entropy}"
-        if entropy
-        else f"{section}.{PREFIX}kl={kl}"
-    )
-    return f"{named} cannot be combined with distillation.enabled=True: veRL's loss has no place for both"
 
 
 def _with_columns(

@@ -196,15 +196,17 @@ def task_columns(groups: Sequence[Group]) -> dict[str, np.ndarray]:
 
     The media of a chat stay as the buffer has them: ``multi_modal`` opens them.
     """
-    made = {id(group.task): _opened(group.task) for group in groups}
+    made = {
+        id(task): {
+            name: task[name] if name == "raw_prompt" else opened(task[name])
+            for name in _TASK_KEYS
+            if name in task
+        }
+        for task in (group.task for group in groups)
+    }
     tasks = [made[id(group.task)] for group in groups]
     present = [key for key in _TASK_KEYS if any(key in task for task in tasks)]
     return {key: _objects([task.get(key) for task in tasks]) for key in present}
-
-
-def _opened(task: Mapping[str, object]) -> Mapping[str, object]:
-    own = {name: task[name] for name in _TASK_KEYS if name in task}
-    return {name: value if name == "raw_prompt" else opened(value) for name, value in own.items()}
 
 
 def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:

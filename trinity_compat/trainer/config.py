@@ -38,15 +38,23 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     if spec.handover == "device":
         transport.backend = DEVICE
     transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"
+    # Every rank may write a part of a version where all get all tensors in one order, and see the folder,
+    # unless it is in the memory of one of several nodes.
+    ordered = engine_of(config.actor_rollout_ref.actor.strategy).ordered
+    one_node = int(config.trainer.nnodes) == 1
     files = {
         "directory": spec.sync.directory,
         "recycle": recycles(spec.sync),
-        "shared": _shared(config, spec),
+        "shared": ordered and (one_node or spec.sync.method == "checkpoint"),
     }
     transport.engine_kwargs = {FILE: files, BROADCAST: {}, DEVICE: files}
     config.trainer.use_v1 = spec.trainer == "v1"
     if config.trainer.use_v1:
-        _one_update_of_the_weights_per_step(config)
+        # An asynchronous mode would split a step, save TransferQueue and give its tasks out again.
+        config.trainer.v1.trainer_mode, config.trainer.v1.sync = "sync", {}
+        queue = config.transfer_queue
+        queue.enable, queue.backend.storage_backend = True, "SimpleStorage"
+        queue.backend.SimpleStorage.num_data_storage_units = int(config.trainer.nnodes)
     if spec.offloads:
         # Turn on veRL's offloading: models and optimizers are in host memory while others use the device.
         for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"):
@@ -62,28 +70,6 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     config.reward.reward_model.enable = config.reward.reward_model.enable_resource_pool = False
     if lora_rank(spec.verl) and not is_handed_over(spec.verl):
         hand_over_whole(config)
-
-
-def _shared(config: DictConfig, spec: RunSpec) -> bool:
-    """Return whether every rank may write a part of a version.
-
-    They may where all get all tensors in one order, and see the folder, unless it is in the memory of one of
-    several nodes.
-    """
-    one_node = int(config.trainer.nnodes) == 1
-    ordered = engine_of(config.actor_rollout_ref.actor.strategy).ordered
-    return ordered and (one_node or spec.sync.method == "checkpoint")
-
-
-def _one_update_of_the_weights_per_step(config: DictConfig) -> None:
-    """Set up veRL's v1 trainer for stored groups: mode ``sync``, and a TransferQueue for one step's rows.
-
-    An asynchronous mode would split a step, save TransferQueue and give its tasks out again.
-    """
-    config.trainer.v1.trainer_mode, config.trainer.v1.sync = "sync", {}
-    transport = config.transfer_queue
-    transport.enable, transport.backend.storage_backend = True, "SimpleStorage"
-    transport.backend.SimpleStorage.num_data_storage_units = int(config.trainer.nnodes)
 
 
 def hand_over_whole(config: DictConfig) -> None:

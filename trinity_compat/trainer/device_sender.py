@@ -39,7 +39,6 @@ class HandoverOnDevices:
         """Hand ``version`` over to every engine's worker; None where that failed."""
         offer = self._offering.open(version)
         try:
-            # Wait until the explorer's engines are ready; return its workers. Raises TransferFailed.
             until = time.monotonic() + min(TAKEN_S, self._limit)
             while not (members := self._offering.members(offer)):
                 if time.monotonic() > until:

@@ -124,9 +124,8 @@ class BufferExchange:
         position = StreamPosition.of(kept)
         trained = position.below + len(position.beyond)
         replayed = self._spec.replay is not None and trained < step * self._batch_size
-        if (
-            trained != step * self._batch_size and not replayed
-        ):  # explorer and trainer would count differently
+        # Else explorer and trainer would count differently.
+        if trained != step * self._batch_size and not replayed:
             raise UserError(
                 f"the checkpoint of step {step} has trained {trained} tasks;"
                 f" data.train_batch_size={self._batch_size} makes {step * self._batch_size} of {step} steps",
@@ -172,27 +171,20 @@ class BufferExchange:
             return
         began = time.monotonic()
         self._store_answer_to_check(step)
+        sync = self._spec.sync
+        version: WeightVersion | None = None
         if self._nccl:
             version = self._nccl.send(step, send)
-        else:
-            version = self._on_device(step, send, again=again) or as_version(
-                step, send(step), self._spec.sync.method
-            )
+        elif self._on_devices is not None and self._published is not None and not again:
+            # This process's first version has a file, since the trainer may train on without giving its turn
+            # away, and a version that is requested has one: its engines may be starting.
+            version = self._on_devices.send(step, send)
+        if version is None:
+            version = as_version(step, send(step), sync.method)
         self._buffer.publish_version(version)
-        sync = self._spec.sync
         prune(sync.directory, before=self._oldest_needed(step), recycle=recycles(sync))
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
-
-    def _on_device(self, step: int, send: SendWeights, *, again: bool) -> WeightVersion | None:
-        """Hand the version over on the devices; None where that is off, or has failed.
-
-        This process's first version has a file, since the trainer may train on without giving its turn away,
-        and a version that is requested has one: its engines may be starting.
-        """
-        if self._on_devices is None or self._published is None or again:
-            return None
-        return self._on_devices.send(step, send)
 
     def _store_answer_to_check(self, step: int) -> None:
         """Store an answer for the check of this process's first version, before an explorer can load it."""
@@ -225,13 +217,18 @@ class BufferExchange:
         if self._experts:
             self._claims += (self._experts.claim(step, self._heart),)
         self._heart.keep(*self._claims)
-        if any(
-            group.uses for group in claim.groups
-        ):  # replayed groups need no wait, in which liveness is checked
+        # Replayed groups need no wait, in which liveness is checked.
+        if any(group.uses for group in claim.groups):
             self._heart.check()
             self._watch.check_alive(f"new groups for step {step}")
         self._heart.say("running", step=step)
-        self._check(claim)
+        for group in claim.groups:
+            if group.runs != self._group_size:
+                raise RunError(
+                    f"group {group.key} holds {group.runs} answers, not {self._group_size}",
+                    hint="actor_rollout_ref.rollout.n must be the same for explorer and trainer",
+                )
+            self._check_taught(group)
         self._metrics |= {"timing_s/buffer_wait": waited} | lag_metrics(claim.groups, step)
         if self._spec.replay:
             self._metrics |= reuse_metrics(claim.groups)
@@ -251,15 +248,6 @@ class BufferExchange:
         if claim is None and stop_request.read(self._spec.job_dir) == stop_request.AFTER_STEP:
             raise stop_request.StopBeforeStep
         return claim
-
-    def _check(self, claim: Claim) -> None:
-        for group in claim.groups:
-            if group.runs != self._group_size:
-                raise RunError(
-                    f"group {group.key} holds {group.runs} answers, not {self._group_size}",
-                    hint="actor_rollout_ref.rollout.n must be the same for explorer and trainer",
-                )
-            self._check_taught(group)
 
     def _check_taught(self, group: Group) -> None:
         """Raise RunError for an answer without the teacher's rows that veRL's loss reads."""
@@ -333,9 +321,8 @@ class BufferExchange:
         pause = FIRST_POLL_S
         while True:
             if self._turn is None or self._turn.is_mine():
-                requests = (
-                    self._requests.open()
-                )  # before the poll: an explorer stores its groups, then requests
+                # Before the poll: an explorer stores its groups, then requests.
+                requests = self._requests.open()
                 if (found := poll()) is not None:
                     return found
                 self._serve_requests(requests)

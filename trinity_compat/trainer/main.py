@@ -65,7 +65,8 @@ def run(spec: RunSpec) -> None:
                 known = RunError(guard.reason)
             after_step = isinstance(error, stop_request.StoppedAfterStep)
             how = "after its step, with a checkpoint" if after_step else "by a signal"
-            reason = how if stopped else _reason(known or error)
+            cause = known or error
+            reason = how if stopped else str(cause) or type(cause).__name__
             again = {"restarts": 1} if isinstance(error, machines.MachineLost) else {}
             with suppress(BufferError):  # the disk may be full there too
                 heart.say("stopped" if stopped else "failed", reason=reason, **again)
@@ -108,7 +109,10 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
     )
     with _ray(spec, config):
         try:
-            pool = _reserve_shared_devices(config, spec, heart)
+            pool = None
+            if placement.follows_trainer(spec):  # engines in turns look its devices up before the first turn
+                with placement.report_when_pending(placement.TRAINER, heart.note):
+                    pool = reserve_pool(config, placement.tag_of(spec.job_dir))
             exchange.wait_for_device()
             if config.trainer.use_v1:
                 _train_with_v1(config, exchange, datasets, spec, heart, pool)
@@ -162,16 +166,6 @@ def _train_with_v1(
             trainer.init()
         with RetentionThread(spec):
             trainer.train()
-
-
-def _reserve_shared_devices(
-    config: DictConfig, spec: RunSpec, heart: LeaseHeartbeat
-) -> RayResourcePool | None:
-    """Reserve the pool before the first turn, where engines in turns look up its devices."""
-    if not placement.follows_trainer(spec):
-        return None
-    with placement.report_when_pending(placement.TRAINER, heart.note):
-        return reserve_pool(config, placement.tag_of(spec.job_dir))
 
 
 @contextmanager
@@ -235,7 +229,3 @@ def _is_stop(error: BaseException) -> bool:
     if isinstance(error, SystemExit):
         return error.code in (signal.SIGTERM, 128 + signal.SIGTERM)
     return isinstance(error, KeyboardInterrupt)
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__

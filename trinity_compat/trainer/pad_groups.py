@@ -95,7 +95,11 @@ def without_dropped_rows(compute: Callable[..., DataProto]) -> Callable[..., Dat
     """
 
     def computed(data: DataProto, *args: Any, **kwargs: Any) -> DataProto:
-        _part_tasks(data)
+        # Rows that their workflow gave another task are a group of their own.
+        columns = data.non_tensor_batch
+        for row, of_run in enumerate(columns.get(OF_RUN, ())):
+            if other := other_task({OF_RUN: of_run}):
+                columns["uid"][row] = f"{columns['uid'][row]}/{other}"
         kept = without(DROPPED, data)
         if kept is None or kwargs.get("adv_estimator") == "gae":  # each row by itself, by its mask
             return compute(data, *args, **kwargs)
@@ -105,14 +109,6 @@ def without_dropped_rows(compute: Callable[..., DataProto]) -> Callable[..., Dat
         return data
 
     return computed
-
-
-def _part_tasks(data: DataProto) -> None:
-    """A group of their own for rows that their workflow gave another task."""
-    columns = data.non_tensor_batch
-    for row, of_run in enumerate(columns.get(OF_RUN, ())):
-        if other := other_task({OF_RUN: of_run}):
-            columns["uid"][row] = f"{columns['uid'][row]}/{other}"
 
 
 def without_fillers(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:

@@ -117,7 +117,7 @@ class StoredRun:
         """Enter the step in the ledger, then let ``verls`` write its checkpoint."""
         self.exchange.commit(self.global_steps)
         release_marker(self._directory, self.global_steps)
-        # Write the adaptive KL coefficient and the position in the task stream, which veRL does not save.
+        # veRL saves neither the adaptive KL coefficient nor the position in the task stream.
         kl = getattr(self, "kl_ctrl_in_reward", None)
         state: CheckpointState = {
             "step": self.global_steps,
@@ -154,23 +154,17 @@ class StoredRun:
         with patch.object(self.defined_in.torch, "load", _no_state):
             verls()
         self._newest = self.global_steps
-        own = self._load_own_state() if self.global_steps else {}
-        afresh = self.config.trainer.resume_mode == "disable"
+        own: CheckpointState = {}
+        if self.global_steps:
+            loaded = self._directory / f"global_step_{self.global_steps}"
+            own = read_state(
+                Path(trainer.resume_from_path) if trainer.resume_mode == "resume_path" else loaded
+            )
+            kl = getattr(self, "kl_ctrl_in_reward", None)
+            if kl is not None:
+                kl.value = own.get("kl_coef") or kl.value
+        afresh = trainer.resume_mode == "disable"
         self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
-
-    def _load_own_state(self) -> CheckpointState:
-        own = read_state(self._checkpoint_folder())
-        kl = getattr(self, "kl_ctrl_in_reward", None)
-        if kl is not None:
-            kl.value = own.get("kl_coef") or kl.value
-        return own
-
-    def _checkpoint_folder(self) -> Path:
-        """Folder from which veRL has just loaded."""
-        trainer = self.config.trainer
-        if trainer.resume_mode == "resume_path":
-            return Path(trainer.resume_from_path)
-        return self._directory / f"global_step_{self.global_steps}"
 
 
 def _no_state(path: str, **_: object) -> dict[str, object]:

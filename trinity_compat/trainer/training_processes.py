@@ -67,23 +67,21 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         set_expandable_segments(False)
         get_torch_device().empty_cache()
         try:
-            return await self._send(global_steps, mode)
+            if not is_handed_over({"actor_rollout_ref": OmegaConf.to_container(self.config)}):
+                return await super().update_weights(global_steps=global_steps, mode=mode)
+            adapter, peft = self.actor.engine.get_per_tensor_param(
+                layered_summon=self.config.rollout.get("layered_summon", False), base_sync_done=True
+            )
+            version = as_version(adapter, peft)
+            return await self.checkpoint_engine.send_weights(version, global_steps=global_steps)
         finally:
-            # Move the parameters back to host memory, as veRL does after its own rollout has them.
+            # Not every engine does it at the end of get_per_tensor_param, and veRL's update_weights returns
+            # before it where weights are sent to another process (engine_workers.py).
             if self.actor.engine.is_param_offload_enabled:
                 self.actor.engine.to("cpu", model=True, optimizer=False, grad=False)
             get_torch_device().synchronize()
             get_torch_device().empty_cache()
             set_expandable_segments(True)
-
-    async def _send(self, global_steps: int, mode: str) -> object:
-        if not is_handed_over({"actor_rollout_ref": OmegaConf.to_container(self.config)}):
-            return await super().update_weights(global_steps=global_steps, mode=mode)
-        adapter, peft = self.actor.engine.get_per_tensor_param(
-            layered_summon=self.config.rollout.get("layered_summon", False), base_sync_done=True
-        )
-        version = as_version(adapter, peft)
-        return await self.checkpoint_engine.send_weights(version, global_steps=global_steps)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(

@@ -153,7 +153,7 @@ class McpTool(BaseTool):
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Return the server's answer, also a tool's error. Raises TimeoutError, and connection errors."""
-        # The connection of a server in this event loop.
+        # A session belongs to the event loop that opened it.
         server = self.config["server"]
         key = id(asyncio.get_running_loop()), json.dumps(dict(server), sort_keys=True)
         connection = _connections.setdefault(key, _Connection(server))

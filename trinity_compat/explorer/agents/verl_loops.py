@@ -42,7 +42,7 @@ class EngineClient:
     ) -> TokenOutput:
         """Generate one turn. Raises ValueError for a prompt that leaves no room to answer."""
         self._count += 1
-        # A turn's sampling, with veRL's token budget (vllm_async_server.py, generate) and a seed.
+        # veRL's token budget (vllm_async_server.py, generate)
         prompt = len(prompt_ids)
         limit = self._rollout.prompt_length + self._rollout.response_length
         room = (self._rollout.max_model_len or limit) - prompt

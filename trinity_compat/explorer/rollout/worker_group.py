@@ -135,10 +135,8 @@ class RolloutWorkers:
         """
         count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
         self._limit_s = limit_s = max(timeout_s, START_S)
-        # The devices of each engine, where these are those that Ray gives a trainer; else none.
-        if not (tag := self._place.tag):
-            devices = []
-        else:
+        devices: list[Devices] = []
+        if tag := self._place.tag:  # the engines share the devices that Ray gives a trainer
             nodes, each = self._place.trainer
             machines = await trainer_devices.wait_for_devices(tag, nodes * each, check, limit_s=limit_s)
             devices = trainer_devices.engines_on(machines, self._width)

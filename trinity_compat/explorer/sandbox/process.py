@@ -113,9 +113,9 @@ class Process:
                 self._printed.attach(self._output, process.pid)
                 asyncio.get_running_loop().add_reader(process.sentinel, self.kill)
                 stream, self._writer = await asyncio.open_connection(sock=channel)
-                first = await child_setup.read_message(stream)
+                ready = await child_setup.read_message(stream)
                 self._listener = asyncio.ensure_future(self._listen(stream))
-                self.ready = first
+                self.ready = ready
             if self.ready.broken:
                 raise StartFailed(self.ready.broken, broken=True)
         except TimeoutError as error:

@@ -124,7 +124,8 @@ class SharedFilterDraws:
         """Query for the positions of all draws that were opened."""
         noted, first = _OPENED.at(step).get(self._buffer), stream_start(self._buffer, step)
         draws = noted["draws"] if noted and noted["history"] == history else 1
-        # Positions that this explorer has taken.
+        # Positions that this explorer has taken: until their groups are stored, their leases alone would let
+        # it take them a second time, as they let a restarted explorer take its predecessor's.
         begun = self._tasks.holder.token, step, history
         if begun != self._begun:
             self._begun, self._have = begun, set()

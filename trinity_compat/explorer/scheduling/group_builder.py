@@ -110,7 +110,6 @@ class GroupBuilder:
                     continue
                 job = jobs[rollout.task_no]
                 if rollout.hopeless or attempt > self._retries:
-                    # A substitute for a group whose agent loop failed. Raises where the run is to end.
                     error = rollout_failed(rollout, job, attempt)
                     self._in_a_row += 1
                     if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:

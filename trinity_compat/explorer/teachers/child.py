@@ -65,7 +65,6 @@ class TeacherServer:
             return web.Response(status=401, text="the key of this server is missing")
         try:
             request = ScoreRequest.decode(await call.read())
-            # The reply's rows. Raises RunError where they are of other tokens than the sequence's last.
             found = await self._top(request)
             if request.top:
                 rows = TeacherRows(found.ids, found.logprobs)

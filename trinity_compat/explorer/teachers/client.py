@@ -80,7 +80,6 @@ class TeacherClient:
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(timeout=whole, connector=connector, headers=self._headers)
         body = await servers.post(self._session, request, name_task(task))
-        # Decode a reply. Raises RunError for rows of another form than requested.
         try:
             rows = TeacherRows.decode(body)
         except ValueError as error:

@@ -102,7 +102,7 @@ class PartWriter:
         nbytes = len(header) + sum(tensor.nbytes for _, tensor in ordered)
         old = self._take_spare(spare, path, nbytes) if spare else None
         if old is None:
-            # Write a new file without mapping, so that its pages are not zeroed first; return the digest.
+            # Write a new file without mapping, so that its pages are not zeroed first.
             digest = xxhash.xxh3_128()
             with path.open("wb", buffering=0) as file:
                 for piece in pieces:

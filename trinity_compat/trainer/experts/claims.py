@@ -51,16 +51,12 @@ class Experts:
 
     def groups(self, step: int) -> list[Group]:
         """A group for each row of ``step``, counted from 1."""
-        first = (step - 1) * self._order.batch
-        return [
-            self._group(step, first + place, number) for place, number in enumerate(self._order.rows_of(step))
-        ]
-
-    def _group(self, step: int, place: int, number: int) -> Group:
-        # Of the step's own policy as far as versions count: a row is never stale.
-        before = step - 1
-        made = self._formatter.experiences(self._rows[number], number)
-        experiences = tuple(
-            replace(each, min_model_version=before, max_model_version=before) for each in made
-        )
-        return Group(f"expert-{place}", place, {"row": number}, step, experiences, kind=KIND)
+        before = step - 1  # its policy's version, as if it had written them: a row is never stale
+        groups = []
+        for place, number in enumerate(self._order.rows_of(step), before * self._order.batch):
+            made = self._formatter.experiences(self._rows[number], number)
+            experiences = tuple(
+                replace(each, min_model_version=before, max_model_version=before) for each in made
+            )
+            groups.append(Group(f"expert-{place}", place, {"row": number}, step, experiences, kind=KIND))
+        return groups

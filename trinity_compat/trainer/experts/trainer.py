@@ -61,7 +61,6 @@ class MixTrainer(TrinityRayPPOTrainer):
         return self._kept(scored, len(batch), ("ref_log_prob",))
 
     def _updated(self, batch: DataProto) -> DataProto:
-        # All rows of the update, with the columns that its losses read.
         mixed = self._all_of(batch)
         assert self._experts is not None
         answers, experts = len(batch), len(self._experts)

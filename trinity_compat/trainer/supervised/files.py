@@ -70,24 +70,19 @@ def _read(path: Path) -> pa.Table:
     try:
         if path.suffix == ".parquet":
             return pq.read_table(path)
-        rows = _json_rows(path)
+        # One object a line, or a list of objects. Only "\n" ends a line: JSON's texts may hold what Python
+        # takes for the end of one.
+        text = path.read_text(encoding="utf-8")
+        lines = (json.loads(line) for line in text.split("\n") if line.strip())
+        rows: list[Row] = json.loads(text) if text.lstrip().startswith("[") else list(lines)
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError("a row is not an object")
         names = dict.fromkeys(name for row in rows for name in row)
         return pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
     except (pa.ArrowException, ValueError) as error:
         raise UserError(
             f"{path} cannot be read as {path.suffix[1:]}: {str(error).splitlines()[0]}"
         ) from error
-
-
-def _json_rows(path: Path) -> list[Row]:
-    """One object a line, or a list of objects."""
-    text = path.read_text(encoding="utf-8")
-    # Only "\n" ends a line: JSON's texts may hold what Python takes for the end of one.
-    lines = (json.loads(line) for line in text.split("\n") if line.strip())
-    rows: list[Row] = json.loads(text) if text.lstrip().startswith("[") else list(lines)
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("a row is not an object")
-    return rows
 
 
 class _Tables:

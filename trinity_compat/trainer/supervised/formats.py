@@ -47,7 +47,12 @@ class Formatter:
     def _experience(
         self, run: int, number: int, prompt: Tokens, response: Tokens, mask: Sequence[int]
     ) -> Experience:
-        kept, start = self._cut(number, [*prompt, *response])
+        kept, start, limit = [*prompt, *response], 0, self._spec.max_length
+        if limit is not None and len(kept) > limit:
+            if self._spec.truncation == "error":
+                raise self._wrong(number, f"has {len(kept)} tokens, more than the {limit} that are allowed")
+            start = len(kept) - limit if self._spec.truncation == "left" else 0
+            kept = kept[start : start + limit]
         split = max(len(prompt) - start, 1)  # what nothing comes before cannot be learnt
         counted = list(mask)[max(start + split - len(prompt), 0) :][: len(kept) - split]
         if split >= len(kept) or not any(counted):
@@ -62,16 +67,6 @@ class Formatter:
             min_model_version=0,
             max_model_version=0,
         )
-
-    def _cut(self, number: int, ids: list[int]) -> tuple[list[int], int]:
-        """The tokens that are kept, and where they begin."""
-        limit = self._spec.max_length
-        if limit is None or len(ids) <= limit:
-            return ids, 0
-        if self._spec.truncation == "error":
-            raise self._wrong(number, f"has {len(ids)} tokens, more than the {limit} that are allowed")
-        start = len(ids) - limit if self._spec.truncation == "left" else 0
-        return ids[start : start + limit], start
 
     # -- what a row is ----------------------------------------------------------------------------
 
@@ -158,17 +153,14 @@ class Formatter:
         """
         ids = self._templated(messages, tools=tools)
         mask = [0] * len(ids)
-        for place in range(self._first_counted(messages), len(messages)):
+        thinks = "<think>" in str(self._format.chat_template or self._tokenizer.chat_template)
+        questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
+        for place in range(questions[-1] if thinks and questions else 0, len(messages)):
             if messages[place]["role"] == "assistant":
                 upto = self._templated(messages[:place], tools=tools, answers=True) if place else []
                 through = self._templated(messages[: place + 1], tools=tools)
                 mask[len(upto) : len(through)] = [1] * (len(through) - len(upto))
         return ids, mask
-
-    def _first_counted(self, messages: Sequence[Message]) -> int:
-        thinks = "<think>" in str(self._format.chat_template or self._tokenizer.chat_template)
-        questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
-        return questions[-1] if thinks and questions else 0
 
 
 def _inside(value: Any, keys: Sequence[str]) -> Any:

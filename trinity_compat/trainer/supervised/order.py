@@ -34,11 +34,8 @@ class RowOrder:
         first = (step - 1) * self.batch
         if self._selector:
             return [*self._selector.rows(first, self.batch)]
-        return [self._row_at(place) for place in range(first, first + self.batch)]
-
-    def _row_at(self, place: int) -> int:
-        epoch, within = divmod(place, self._epoch_rows)
-        return int(self._permuted(epoch)[within])
+        places = (divmod(place, self._epoch_rows) for place in range(first, first + self.batch))
+        return [int(self._permuted(epoch)[within]) for epoch, within in places]
 
 
 def _selector(settings: Mapping[str, Any] | None, count: int, rows: FileRows, path: str) -> Selector | None:
