@@ -52,14 +52,13 @@ class TaskOrder:
     def row(self, task_no: int) -> int:
         """Return the dataset row of a task number (from 0)."""
         epoch, place = divmod(task_no, self.rows // self.batch_size * self.batch_size)
-        return self._permutation(epoch)[place] if self.shuffle else place
-
-    def _permutation(self, epoch: int) -> list[int]:
+        if not self.shuffle:
+            return place
         # One generator serves all epochs, as veRL's sampler keeps one.
         while len(self._epochs) <= epoch:
             draws = [torch.randperm(self.rows, generator=self._generator) for _ in range(self.draws)]
             self._epochs.append(draws[-1].tolist())
-        return self._epochs[epoch]
+        return self._epochs[epoch][place]
 
 
 def draws_of(data: DictConfig) -> int:

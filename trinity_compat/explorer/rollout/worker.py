@@ -303,13 +303,12 @@ class RolloutWorker:
         if job.baseline:
             samplings.append(({**job.sampling_of(job.n), "n": 1}, 1))
         length = self._config.actor_rollout_ref.rollout.response_length
-        return [
-            (self._request(job, prompt, {**each, "max_tokens": length}), count) for each, count in samplings
-        ]
-
-    def _request(self, job: RolloutTask, prompt: list[int], sampling: Mapping[str, Any]) -> GenerationRequest:
-        self._count += 1
-        return GenerationRequest(f"{job.task_no}-{self._count}", prompt, sampling)
+        requests = []
+        for each, count in samplings:
+            self._count += 1
+            sampling = {**each, "max_tokens": length}
+            requests.append((GenerationRequest(f"{job.task_no}-{self._count}", prompt, sampling), count))
+        return requests
 
     async def _gather(
         self,

@@ -90,7 +90,12 @@ class Explorer:
                         await asyncio.sleep(PAUSE_S)
                     continue
                 # Read first: weights and tasks chosen after it belong to this history, or are not stored.
-                history = self._enter(self._scheduler.state.history)
+                history = self._scheduler.state.history
+                if self._history not in (0, history):
+                    # Weights from before a resume may be invalid: their numbers are given again.
+                    self._weights.invalidate(made=self._busy)
+                    self._discard()
+                self._history = history
                 await self._store()
                 # Go on with the answers that were kept over the trainer's turn, with its newest weights.
                 newest = self._scheduler.state.latest
@@ -114,14 +119,6 @@ class Explorer:
         self._left_at = time.monotonic()
         await self._device.leave()
         return True
-
-    def _enter(self, history: int) -> int:
-        """Enter a history. Weights from before a resume may be invalid: their numbers are given again."""
-        if self._history not in (0, history):
-            self._weights.invalidate(made=self._busy)
-            self._discard()
-        self._history = history
-        return history
 
     def _discard(self) -> None:
         """Discard in-flight work."""
@@ -161,6 +158,9 @@ class Explorer:
             return True
         if not (work and version) or (version != loaded and not self._may_load):
             return False
+        return await self._begin(work, version, history)
+
+    async def _begin(self, work: StepWork, version: WeightVersion, history: int) -> bool:
         times = StepTimes(wait=time.monotonic() - self._waiting_since)
         with times.measure("sync_weight"):
             if not await self._weights.load(version):

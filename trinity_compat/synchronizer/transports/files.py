@@ -227,7 +227,8 @@ class Reader:
             with ThreadPoolExecutor(THREADS) as pool:
                 digests = list(pool.map(MappedPart.digest, held))
         except (OSError, ValueError) as error:  # ValueError: an empty file
-            raise WeightsDamaged(f"weights {file.path} can't be read: {_why(error)}") from error
+            why = getattr(error, "strerror", None) or error
+            raise WeightsDamaged(f"weights {file.path} can't be read: {why}") from error
         rows = zip(index["parts"], digests, strict=True)
         return held, [part["name"] for part, digest in rows if digest != part["digest"]]
 
@@ -236,10 +237,6 @@ class Reader:
         part.lock(fcntl.LOCK_SH)
         locks.callback(part.unlock)
         return part
-
-
-def _why(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def read_file(file: WeightFile) -> Iterator[tuple[str, torch.Tensor]]:

@@ -161,7 +161,8 @@ class WeightGroup:
         try:
             bucket_bytes = min(bucket_bytes, self._room(limits.next()))
             for layout, bucket in _buckets(tensors, bucket_bytes, self._device):
-                headers.append(_header(layout, bucket))
+                row = _Header(layout=layout, nbytes=bucket.numel(), checksum=checksum(bucket))
+                headers.append(json.dumps(row))
                 self._put(f"{meeting.transfer}/{len(headers) - 1}", headers[-1])
                 self._broadcast(bucket, limits.next())
             self._put(f"{meeting.transfer}/{len(headers)}", "")
@@ -401,11 +402,6 @@ def _views(bucket: torch.Tensor, layout: Iterable[_Row]) -> Iterator[Named]:
         dtype: torch.dtype = getattr(torch, kind)
         nbytes = torch.Size(shape).numel() * dtype.itemsize
         yield name, bucket[offset : offset + nbytes].view(dtype).view(shape)
-
-
-def _header(layout: list[_Row], bucket: torch.Tensor) -> str:
-    header: _Header = {"layout": layout, "nbytes": bucket.numel(), "checksum": checksum(bucket)}
-    return json.dumps(header)
 
 
 def room_on(device: torch.device) -> int:
