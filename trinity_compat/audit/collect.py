@@ -99,7 +99,14 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         text = _text(source, request)
         results = [audit_config(config, request, source=source)]
     else:
-        reading, text = _read(source, request)
+        how: dict[str, Any] = {"cwd": request.cwd, "env": request.env, "args": request.arguments}
+        how["mains"] = request.options.mains
+        if source == "-":
+            text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+            reading = read_text(text, name="-", **how)
+        else:
+            reading = read_script(source, **how)
+            text = _text(source, request)
         unused = unused_variables(reading, request.environ, request.env)
         reading = replace(reading, diagnostics=(*reading.diagnostics, *unused))
         refuse_lost_arguments(reading)
@@ -110,22 +117,8 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
     return [replace(x, silenced=silenced(found, x.findings, x.where)) for x in results], notes
 
 
-def _read(source: str, request: AuditOptions) -> tuple[Reading, str]:
-    """The launches of a script and its text."""
-    if source == "-":
-        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
-        return read_text(text, name="-", **_how_to_read(request)), text
-    reading = read_script(source, **_how_to_read(request))
-    return reading, _text(source, request)
-
-
 def _text(source: str, request: AuditOptions) -> str:
     return named_start(source, limits.SCRIPT, request.cwd).decode(errors="replace")
-
-
-def _how_to_read(request: AuditOptions) -> dict[str, Any]:
-    mains = request.options.mains
-    return {"cwd": request.cwd, "env": request.env, "args": request.arguments, "mains": mains}
 
 
 def audit_launch(

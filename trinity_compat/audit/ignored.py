@@ -42,14 +42,11 @@ def directives(text: str) -> list[Directive]:
             found.append(Directive(names, 1, len(lines)))
         else:
             first = number if number in commands else next((n for n in commands if n > number), number)
-            found.append(Directive(names, first, _end_of_statement(lines, first)))
+            last = first
+            while last < len(lines) and lines[last - 1].rstrip().endswith("\\"):
+                last += 1
+            found.append(Directive(names, first, last))
     return found
-
-
-def _end_of_statement(lines: list[str], number: int) -> int:
-    while number < len(lines) and lines[number - 1].rstrip().endswith("\\"):
-        number += 1
-    return number
 
 
 def silenced(found: list[Directive], findings: tuple[Finding, ...], launch: Where) -> frozenset[str]:

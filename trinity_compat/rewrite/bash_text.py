@@ -144,11 +144,6 @@ class BashText:
     def _in_comment(self, offset: int) -> bool:
         return any(start <= offset < end for start, end in self.comments)
 
-    def _token_at(self, offset: int) -> ShellWord | None:
-        """The smallest word around a place."""
-        found = [token for token in self.tokens if token.start <= offset < token.end]
-        return min(found, key=lambda token: token.end - token.start, default=None)
-
     def places(self, head: str, line: int) -> list[Place]:
         """Return the arguments that begin with ``head`` and a ``=``, those nearest to ``line`` first."""
         sought = re.escape(head.encode(errors="surrogateescape"))
@@ -158,9 +153,10 @@ class BashText:
             sought += rb"(?![\w.])"
         found = []
         for match in re.finditer(_BEFORE_KEY + sought, self.source):
-            token = self._token_at(match.start())
-            if token is not None and not self._in_comment(match.start()):
-                found.append(self._place(match.start(), match.end(), token))
+            around = [token for token in self.tokens if token.start <= match.start() < token.end]
+            if around and not self._in_comment(match.start()):
+                smallest = min(around, key=lambda token: token.end - token.start)
+                found.append(self._place(match.start(), match.end(), smallest))
         return sorted(found, key=lambda place: abs(self.line_of(place.key) - line))
 
     def dotted_keys(self) -> Iterator[tuple[int, str, str]]:

@@ -166,14 +166,13 @@ class _Planner:
         self.given = read_arguments(self.launch).overrides
         places = {id(word): index for index, word in enumerate(self.launch.arguments)}
         self.index = {id(given): places[id(given.word)] for given in self.given}
-        old = config.version.value
         self.groups = {setting.key.lstrip("~") for setting in config.others}
         self.implied = {
             move.new[0]: move.why
             for move in self.result.moves
             if not move.old and not (move.new[0] == _V1 and _V1 in config.settings)
         }
-        self.older = VERL_RELEASES.index(old) < VERL_RELEASES.index(VERL)
+        self.older = VERL_RELEASES.index(config.version.value) < VERL_RELEASES.index(VERL)
         self.sizes = {size.all_gpus: size for size in sizes(lambda _: True)}  # those of every model
         self.last = {given.override.key: given for given in self.given}
         self.nodes = self._target_nodes()

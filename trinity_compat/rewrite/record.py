@@ -7,7 +7,7 @@ a W&B run's ``config.yaml``. Of a configuration the command sets what differs fr
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from trinity_compat.common.errors import UserError
@@ -34,7 +34,9 @@ def upgrade_record(path: str, options: UpgradeOptions) -> Upgraded:
         config = config_from_yaml(path, options.version, fork_config=options.fork_config)
         options = replace(options, version=config.version.value)
         commands = [(config.launch.module, list(_overrides(config)))]
-    script = "".join(_command(module, words) for module, words in commands)
+    script = ""
+    for module, words in commands:
+        script += " \\\n    ".join((f"python3 -m {module}", *map(shlex.quote, words))) + "\n"
     return upgrade_command(f"the command of {path}", script, options)
 
 
@@ -51,7 +53,3 @@ def _overrides(config: EffectiveConfig) -> Iterator[str]:
         if text is None:
             raise UserError(f"{key}: Hydra's grammar has no text for {setting.value!r}", where=setting.where)
         yield f"{'++' if key in config.unknown else ''}{key}={text}"
-
-
-def _command(module: str, words: Iterable[str]) -> str:
-    return " \\\n    ".join((f"python3 -m {module}", *map(shlex.quote, words))) + "\n"

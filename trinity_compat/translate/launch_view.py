@@ -149,7 +149,7 @@ class LaunchView:
                 if name
                 else f"write its value there, or give it: --set {self.spelling(key)}=VALUE",
             )
-        # Raise UserError if the value is still `${…}`: of a variable, or a resolver of the user's.
+        # It may still be `${…}`: of a variable, or a resolver of the user's.
         value = self.config.get(key)
         if not isinstance(value, str) or not is_interpolated(value):
             return

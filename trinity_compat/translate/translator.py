@@ -114,7 +114,7 @@ def view_of(
         origin=seen,
         keys_given_explicitly=upgraded.explicit,
     )
-    # Raise KeyRefused for a value where the pinned veRL has a section: veRL's workers would fail.
+    # A value where the pinned veRL has a section makes veRL's workers fail.
     sections = pinned_tree(view.config.flavour or "ppo_trainer")
     for key, setting in view.config.settings.items():
         section = value_at(sections, key) if setting.where is not None else None

@@ -41,6 +41,7 @@ def table() -> Mapping[str, FieldTreatment]:
 @functools.cache
 def fate_of(path: str) -> FieldTreatment | None:
     """Return the treatment of a field; None if the table has none. Of several patterns the longest counts."""
+    # A section of any keys may be empty or null, and stands for what is in it.
     matching = [
         pattern for pattern in table() if fnmatchcase(path, pattern) or fnmatchcase(f"{path}.*", pattern)
     ]

@@ -135,16 +135,16 @@ def read_config(path: Path) -> ConfigFile:
     if printed := printed_in(str(path)):
         return ConfigFile(config=printed.config, source=str(path), lines=printed.lines)
     try:
-        # Take away W&B's level of `desc` and `value` below each key of a run's `files/config.yaml`.
         file = _parsed_text(named_content(path, limits.SCRIPT).decode(), str(path))
-        own = {key: each for key, each in file.config.items() if key not in _WANDBS}
-        if len(own) == len(file.config) or not own or not all(map(_is_wandbs, own.values())):
-            return file
-        config = {key: each["value"] for key, each in own.items() if isinstance(each, Mapping)}
-        lines = {_VALUE.sub(r"\1", key): line for key, line in file.lines.items()}
-        return replace(file, config=config, lines=lines)
     except UnicodeDecodeError as error:
         raise _not_a_config(str(path), error) from None
+    # A run's `files/config.yaml` has a level of W&B's, `desc` and `value`, below each key.
+    own = {key: each for key, each in file.config.items() if key not in _WANDBS}
+    if len(own) == len(file.config) or not own or not all(map(_is_wandbs, own.values())):
+        return file
+    config = {key: each["value"] for key, each in own.items() if isinstance(each, Mapping)}
+    lines = {_VALUE.sub(r"\1", key): line for key, line in file.lines.items()}
+    return replace(file, config=config, lines=lines)
 
 
 def _is_wandbs(each: object) -> bool:

@@ -164,10 +164,8 @@ def _defaults(launch: Launch, flavour: str, choice: VersionChoice) -> EffectiveC
     flags = HydraFlags({"config_name": primary}, {"config_name": Word((WordPart(primary),), launch.where)})
     line = f"{MODEL_ENGINE}={engine}"
     chosen = GivenOverride(Override(line, SET, MODEL_ENGINE, engine), Word((WordPart(line),), launch.where))
-    return compose_as(
-        ReadLaunch(launch, LaunchArguments(flags, (chosen,) if engine else (), (), ()), Path(launch.cwd)),
-        choice,
-    )
+    arguments = LaunchArguments(flags, (chosen,) if engine else (), (), ())
+    return compose_as(ReadLaunch(launch, arguments, Path(launch.cwd)), choice)
 
 
 @cache

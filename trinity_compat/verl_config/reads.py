@@ -171,7 +171,7 @@ def ignored_keys(config: EffectiveConfig) -> dict[str, str]:
         if setting is None or not why:
             continue
         # The release's default of `key`; of one that refers to another key, that key's value here.
-        default = value_at(_defaults(config.version.value, config.flavour), key)
+        default = value_at(_defaults(version, flavour), key)
         other = _REFERENCE.fullmatch(default) if isinstance(default, str) else None
         if setting.value != (config.get(other[1]) if other else default):
             found[key] = why
