@@ -99,8 +99,13 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         text = _text(source, request)
         results = [audit_config(config, request, source=source)]
     else:
-        how: dict[str, Any] = {"cwd": request.cwd, "env": request.env, "args": request.arguments}
-        how["mains"] = request.options.mains
+        mains = request.options.mains
+        how: dict[str, Any] = {
+            "cwd": request.cwd,
+            "env": request.env,
+            "args": request.arguments,
+            "mains": mains,
+        }
         if source == "-":
             text = sys.stdin.buffer.read().decode(errors="surrogateescape")
             reading = read_text(text, name="-", **how)

@@ -38,8 +38,8 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     if spec.handover == "device":
         transport.backend = DEVICE
     transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"
-    # Every rank may write a part of a version where all get all tensors in one order, and see the folder,
-    # unless it is in the memory of one of several nodes.
+    # Every rank may write its part of a version if all ranks get the tensors in one order and see one folder:
+    # shared memory is not seen by other nodes.
     ordered = engine_of(config.actor_rollout_ref.actor.strategy).ordered
     one_node = int(config.trainer.nnodes) == 1
     files = {

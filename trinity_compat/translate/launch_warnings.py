@@ -278,7 +278,7 @@ def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
 
 def size_cautions(view: LaunchView) -> Iterator[Caution]:
     """Warn of sizes that veRL misses or refuses."""
-    # A missing micro-batch size is no error, since the YAML has one that Trinity-RFT starts with.
+    # Not an error of the translation: the YAML has a micro-batch size where the launch has none.
     for found in micro_batch_sizes.missing(view.value, view.written) if view.launch.knows_all_keys else ():
         message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
         yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)

@@ -19,6 +19,7 @@ from trinity_compat.run.advice.advise import place
 from trinity_compat.run.advice.facts import Facts, Question, facts_of, gpus_of, predictable
 from trinity_compat.run.advice.modes import SEARCH_STEPS, SHORTER, Modes, all_in_turns, as_words, tried
 from trinity_compat.run.plan import devices, estimates
+from trinity_compat.run.plan.gpu_split import sets_engines
 from trinity_compat.run.plan.plan_run import make_plan, plan_source
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source
@@ -138,8 +139,7 @@ def _fastest(spec: RunSpec, source: Source, options: RunOptions) -> int | None:
     a job that goes on elsewhere has the same split.
     """
     is_split = spec.device == "cuda" and spec.mode in ("both", "train", "explore")
-    has_number = any(text.partition("=")[0] == ENGINES for text in options.sets)
-    if not is_split or has_number or not takes_turns(source.config):
+    if not is_split or sets_engines(options.sets) or not takes_turns(source.config):
         return None
     if spec.mode != "both":
         both = replace(options, mode="both", explorer=None)

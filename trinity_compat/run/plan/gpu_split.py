@@ -95,11 +95,10 @@ def split_gpus(
     else:
         reward = reward or RewardModelPlacement(fitted, [])
         wanted = _explorer_gpus(config, total := verl.trainer.gpus + reward.added)
-        by_hand = not from_launch(config) and not _is_set(sets)
-        if wanted == total and from_launch(config) and not _is_set(sets):
-            wanted = (
-                None  # one engine's ranks take every GPU, and `translate` keeps them: an engine is halved
-            )
+        by_hand = not from_launch(config) and not sets_engines(sets)
+        if wanted == total and from_launch(config) and not sets_engines(sets):
+            # One engine's ranks take every GPU, and `translate` keeps them: an engine is halved.
+            wanted = None
         shared, more = _shared(fitted, wanted, explorers, reward, nearest=by_hand)
     return shared, lines + more
 
@@ -169,7 +168,8 @@ def _as_in_verl(machine: GpuBudget, own: int, *, turns: bool = True) -> UserErro
     return UserError(f"{refused.message}; {ENDS_AT_UPDATE}: {words}", hint=refused.hint)
 
 
-def _is_set(sets: Sequence[str]) -> bool:
+def sets_engines(sets: Sequence[str]) -> bool:
+    """Return whether ``--set`` gives the number of engines."""
     return any(text.partition("=")[0] == ENGINES for text in sets)
 
 
@@ -229,7 +229,7 @@ def engines_of_each(engines: int, explorers: int, why: str) -> int:
 def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
     """Set the number of engines of ``--set``, by default 1, where there are no GPUs to split."""
     reading = TrinityReader(config)
-    if not _is_set(sets):
+    if not sets_engines(sets):
         names = (ENGINES, "explorer.rollout_model.tensor_parallel_size")
         sizes = [f"{path}={size}" for path in names if (size := reading.get(path, 1)) != 1]
         if device != "cpu" or not sizes or from_launch(config):

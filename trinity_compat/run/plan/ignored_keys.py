@@ -65,7 +65,7 @@ def refuse_overruled(source: Source, sets: Sequence[str], planned: Planner, writ
 def _refuse(given: Tree) -> None:
     """Raises UserError for the first field that a run here cannot follow."""
     for path, value in given.items():
-        # A further buffer is not read where its path was not.
+        # A further buffer whose path was not read is idle with all of its fields.
         buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
         if buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given:
             raise UserError(

@@ -64,8 +64,7 @@ class Cluster:
             # A low limit on open files may be the cause: with 64 Ray starts, and dies later.
             allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             few = f"; a process may have only {allowed} files open here: `ulimit -n 4096`"
-            few = few if allowed < _FILES else ""
-            return f"Ray itself died (its raylet or control store ended){few}"
+            return f"Ray itself died (its raylet or control store ended){few if allowed < _FILES else ''}"
         if state != psutil.STATUS_STOPPED:
             self._stopped.pop(process.pid, None)
             return None
