@@ -49,7 +49,7 @@ check: install
 	$(PY) scripts/ci/check_commits.py
 
 # First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real
-# trinity-rft, file by file and the longest first (tests/conftest.py). Two files at a time; three of
+# trinity-rft, file by file in the order of tests/conftest.py. Two files at a time; three of
 # the light ones, which wait for a quarter of their time. What fails runs once more, alone; each part leaves its times
 # in .scratch/tests (scripts/ci/run_tests.py, scripts/ci/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
@@ -114,17 +114,18 @@ docs-version: .venv-docs/requirements.txt
 	@cp requirements/hashes/docs.txt $@
 
 # The parts that the change since the last landed commit (.ci/landed) can break: scripts/ci/changed.py says which are
-# left out. Whole jobs run among the heavy tests, so that both workers end at about the same time.
+# left out. Whole jobs run among the heavy tests, so that both workers end at about the same time. The heavy tests come
+# last: they know when there is no time left (TESTS_LAST_START).
 test-changed: check
 	@set -e; parts=$$($(PY) scripts/ci/changed.py); \
 	has() { echo "$$parts" | grep -qx "$$1"; }; \
 	heavy=; for part in runtime postgres browser upstream; do \
 	  if has $$part; then heavy="$${heavy:+$$heavy or }$$part"; fi; done; \
 	$(MAKE) test-light; \
-	if has whole; then $(MAKE) test-heavy HEAVY_PARTS="$${heavy:+$$heavy or }whole"; \
-	elif [ -n "$$heavy" ]; then $(MAKE) test-heavy HEAVY_PARTS="($$heavy) and not whole"; fi; \
 	if has proof; then $(MAKE) proof; fi; \
-	if has starts; then $(MAKE) starts-sample; fi
+	if has starts; then $(MAKE) starts-sample; fi; \
+	if has whole; then $(MAKE) test-heavy HEAVY_PARTS="$${heavy:+$$heavy or }whole"; \
+	elif [ -n "$$heavy" ]; then $(MAKE) test-heavy HEAVY_PARTS="($$heavy) and not whole"; fi
 
 # The page that translates in a browser (docs/web.md), in .scratch/web/site; `make docs` takes it into the site.
 web: install web-parser

@@ -1,4 +1,4 @@
-"""Failed tests run once more, alone: `scripts/ci/run_tests.py`."""
+"""Failed tests run once more, alone; what CI has no time for is named: `scripts/ci/run_tests.py`."""
 
 import os
 import subprocess
@@ -67,3 +67,32 @@ def test_what_does_not_pass_alone_fails_the_part(part, text, code):
 
 def test_words_of_the_user_s_own_may_leave_a_part_without_tests(part):
     assert part("def test_good():\n    pass\n", "-m", "nothing", PYTEST_ARGS="tests/launch")[0] == 0
+
+
+def test_a_heavy_test_that_has_not_begun_in_time_is_left_out_and_counted(part, tmp_path):
+    text = """import pytest, time
+
+
+@pytest.fixture
+def server():
+    assert 0, "started"
+
+
+@pytest.mark.runtime
+def test_engine(server):
+    pass
+
+
+def test_light():
+    pass
+"""
+    words = ["-p", "conftest", "-W", "ignore"]
+    env = {"PYTHONPATH": str(ROOT / "tests")}
+    assert part(text, *words, TESTS_LAST_START="1", **env)[0] == 0
+    assert (tmp_path / "out" / "left_out.txt").read_text() == "test_it.py: 1\n"
+    assert part(text, *words, **env)[0] == 1  # in time
+
+
+def test_what_failed_runs_once_more_however_late_it_is(part):
+    text = "import os\n\n\n" + FAILS + "    assert 'TESTS_LAST_START' not in os.environ\n"
+    assert part(text, TESTS_LAST_START="4e9")[0] == 0
