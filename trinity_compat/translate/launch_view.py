@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.plain_numbers import is_number
@@ -389,7 +389,7 @@ def not_a_truth(value: object) -> str:
     return "should be true or false" + (reading if isinstance(value, str) else "")
 
 
-def is_finite(value: object) -> bool:
+def is_finite(value: object) -> TypeGuard[int | float]:
     """Return True for a number that can be counted with: no bool, no inf, no nan, within 64 bits."""
     if not is_number(value):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import VERL
+from trinity_compat.common.resources import data_json
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.model import EnvRef, Launch, Machines, WordPart
 from trinity_compat.translate.apply import Draft, apply_rows
@@ -20,7 +22,7 @@ from trinity_compat.translate.edited_launch import is_verl_key
 from trinity_compat.translate.env_references import EnvReferences, is_unknown
 from trinity_compat.translate.findings import judge
 from trinity_compat.translate.frozen_variables import with_frozen
-from trinity_compat.translate.launch_view import NODES, PER_NODE, KeyRefused, LaunchView
+from trinity_compat.translate.launch_view import NODES, PER_NODE, KeyRefused, LaunchView, is_finite
 from trinity_compat.translate.launch_warnings import launch_cautions
 from trinity_compat.translate.model import TranslateOptions, Translation
 from trinity_compat.translate.passthrough import carry
@@ -97,12 +99,15 @@ def _translated(
     return made, _written_both_ways(view, draft)
 
 
+_LIMITS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}  # of value_ranges.json
+
+
 def view_of(
     effective: EffectiveConfig, options: TranslateOptions, root: Path | None, symbols: EnvReferences
 ) -> tuple[LaunchView, UpgradeResult]:
     """Return the launch in main_ppo's keys of the pinned veRL, and the keys that had other names.
 
-    Raises UserError for a value that veRL refuses too.
+    Raises UserError for a value that veRL, vLLM or PyTorch refuses, too.
     """
     seen = seen_from(effective, options.folder)
     upgraded = upgrade(seen)
@@ -125,6 +130,14 @@ def view_of(
                 f"{view.written(key)}: veRL {VERL} has a section there ({held}, …)",
                 f"write a key of it: {key}.NAME=VALUE",
             )
+    for key, row in data_json("translators/by_hand/verl/value_ranges.json").items():
+        value, limits = view.config.get(key), row["limits"]
+        if not view.is_set(key) or not is_finite(value):
+            continue
+        if not all(_LIMITS[word](value, limit) for word, limit in limits.items()):
+            allowed = " and ".join(f"{word} {limit}" for word, limit in limits.items())
+            told = f"{view.written(key)}: {row['refused_by']} refuses it ({row['source']})"
+            raise view.refused(key, told, f"write a number {allowed}")
     view, moves = as_main_ppo(view)
     return view, replace(upgraded, moves=(*upgraded.moves, *moves))
 
