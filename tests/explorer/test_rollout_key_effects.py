@@ -58,6 +58,7 @@ CHANGED = {
     f"{ROLLOUT}.scheduling_policy": "priority",
     f"{ROLLOUT}.top_k": 20,
     f"{ROLLOUT}.top_p": 0.9,
+    f"{ROLLOUT}.gpu_memory_utilization": 0.4,
     f"{ROLLOUT}.temperature": 0.7,
     f"{ROLLOUT}.tensor_model_parallel_size": 1,
     f"{ROLLOUT}.max_model_len": 4096,

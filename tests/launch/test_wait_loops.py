@@ -162,3 +162,20 @@ def test_what_no_launch_could_ask_is_not_named(text):
 def test_the_number_of_a_server_is_a_word_though_it_is_not_known():
     codes = {note.code for note in read_text(f"{SERVER} &\necho $! > pid\n{MAIN}kill $!\n").diagnostics}
     assert codes == {"TP120"}
+
+
+@pytest.mark.parametrize(
+    "monitor",
+    [
+        "while true; do BODY; sleep 9; done &",
+        "while sleep 9; do BODY; done &",
+        "watch() { while :; do BODY; if [[ -f /done ]]; then kill 0; exit 1; fi; done; }\nwatch &",
+        "(\n  until false; do BODY; done\n) &",
+        "bash -c 'while [ 1 ]; do BODY; done' &",
+    ],
+)
+def test_a_monitor_in_the_background_costs_a_hundred_rounds_and_the_launch_is_read(monitor):
+    body = "; ".join("nvidia-smi >> gpu.log" for _ in range(10))
+    reading = read_text(f"{monitor.replace('BODY', body)}\n{MAIN}")
+    assert len(reading.launches) == 1
+    assert "no end of this loop after 101 rounds" in "\n".join(note.message for note in reading.diagnostics)

@@ -286,7 +286,6 @@ OF_EVERY_RELEASE = [
     ([*TOO_MANY, f"{ARR}.model.path=org/unheard"], []),
     ([LONG, f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B"], []),  # its variants may have more positions
     ([LONG, f"{ARR}.model.path=HERE"], [f"{ARR}.rollout.max_model_len"]),
-    ([f"{ARR}.rollout.gpu_memory_utilization=1.5"], [f"{ARR}.rollout.gpu_memory_utilization"]),
     ([f"{ARR}.rollout.max_num_seqs=0"], [f"{ARR}.rollout.max_num_seqs"]),
     (
         [f"{ARR}.rollout.max_num_seqs=4096", f"{ARR}.rollout.max_num_batched_tokens=2048"],

@@ -78,6 +78,8 @@ def _translated(
     These stand by their name in one place and by their default's text in another.
     """
     view, renamed = view_of(effective, options, root, symbols)
+    if report:
+        _refuse_out_of_range(view)
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
     carry(view, draft)
@@ -99,15 +101,12 @@ def _translated(
     return made, _written_both_ways(view, draft)
 
 
-_LIMITS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}  # of value_ranges.json
-
-
 def view_of(
     effective: EffectiveConfig, options: TranslateOptions, root: Path | None, symbols: EnvReferences
 ) -> tuple[LaunchView, UpgradeResult]:
     """Return the launch in main_ppo's keys of the pinned veRL, and the keys that had other names.
 
-    Raises UserError for a value that veRL, vLLM or PyTorch refuses, too.
+    Raises UserError for a value that veRL refuses too.
     """
     seen = seen_from(effective, options.folder)
     upgraded = upgrade(seen)
@@ -130,6 +129,15 @@ def view_of(
                 f"{view.written(key)}: veRL {VERL} has a section there ({held}, …)",
                 f"write a key of it: {key}.NAME=VALUE",
             )
+    view, moves = as_main_ppo(view)
+    return view, replace(upgraded, moves=(*upgraded.moves, *moves))
+
+
+_LIMITS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
+
+
+def _refuse_out_of_range(view: LaunchView) -> None:
+    """Raise UserError for a number that vLLM or PyTorch refuses at the start."""
     for key, row in data_json("translators/by_hand/verl/value_ranges.json").items():
         value, limits = view.config.get(key), row["limits"]
         if not view.is_set(key) or not is_finite(value):
@@ -138,8 +146,6 @@ def view_of(
             allowed = " and ".join(f"{word} {limit}" for word, limit in limits.items())
             told = f"{view.written(key)}: {row['refused_by']} refuses it ({row['source']})"
             raise view.refused(key, told, f"write a number {allowed}")
-    view, moves = as_main_ppo(view)
-    return view, replace(upgraded, moves=(*upgraded.moves, *moves))
 
 
 def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:

@@ -111,7 +111,7 @@ def _reward_model(spec: RunSpec) -> list[str]:
 
 def _transport(spec: RunSpec) -> str:
     over_gloo = spec.sync.method == "nccl" and spec.device == "cpu"
-    way = "by nccl, on a CPU by its stand-in gloo" if over_gloo else f"by {spec.sync.method}"
+    way = "over gloo, as NCCL would: there is no GPU" if over_gloo else f"by {spec.sync.method}"
     return f"on the GPUs that both sides share, else {way}" if spec.handover == "device" else way
 
 

@@ -24,8 +24,8 @@ from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
-# What never changes as the condition of a loop.
-ALWAYS = re.compile(r"true|/bin/true|:|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
+# What always holds as the condition of a loop.
+ALWAYS = re.compile(r"true|/bin/true|:|sleep +[\w.]+|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
 WAITED = "the loop is assumed to get what it waits for"
 PATIENCE = 100  # rounds of a loop that waits; those that count their tries have ended by then
 TESTS = {"[", "test", "command", "type", "which", "hash", *external.COMPARES}
@@ -441,8 +441,10 @@ def _loop(
             sh.budget.step()
             if waits and rounds > PATIENCE:
                 sh.overdue = sh.loops
-            # `while true` around a launch is one launch that is started again and again
-            if rounds > limits.LOOP or (endless and len(sh.log.launches) - before > 256):
+            # `while true` around a launch is one launch that is started again and again. What a whole round
+            # did not leave though it is overdue has no end: a monitor in the background.
+            most = PATIENCE + 1 if waits else limits.LOOP
+            if rounds > most or (endless and len(sh.log.launches) - before > 256):
                 sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
                 del sh.log.launches[first or before :]
                 break
