@@ -78,7 +78,7 @@ def _translated(
     These stand by their name in one place and by their default's text in another.
     """
     view, renamed = view_of(effective, options, root, symbols)
-    if report:
+    if report:  # a YAML that is translated again has first to say which of two lines decides
         _refuse_out_of_range(view)
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
