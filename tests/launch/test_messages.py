@@ -87,6 +87,8 @@ SAID = [
     ('cd nowhere', 0, [('TP106', 'warning', 1, 'cd: there is no directory nowhere')]),
     ('MAIN $(date)', 1, [('TP110', 'warning', 1, 'date gives the time of this reading; set SOURCE_DATE_EPOCH to fix it')]),
     ('exit 3', 0, [('TP111', 'warning', 1, 'the script ends here before it starts a training main')]),
+    ('M=eval\nif [ $M = train ]; then\n  A=1 MAIN a=1\nfi', 0, [('TP111', 'warning', 3, 'this line would start a training main, and the script does not come to it; give what decides that: --env NAME=VALUE, or arguments after --')]),
+    ('f() {\n  MAIN a=1\n}\necho python3 -m verl.trainer.main_ppo', 0, [('TP111', 'warning', 2, 'this line would start a training main, and the script does not come to it; give what decides that: --env NAME=VALUE, or arguments after --')]),
     ('set -e\nfalse', 0, [('TP111', 'warning', 2, 'the script ends here before it starts a training main')]),
     ('set -e\nx=$(exit 4)\nMAIN', 0, [('TP111', 'warning', 2, 'the script ends here before it starts a training main')]),
     ('let 1/0', 0, [('TP108', 'error', 1, '1/0: division by 0')]),

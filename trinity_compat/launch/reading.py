@@ -29,7 +29,7 @@ from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, l
 from trinity_compat.launch.bash.tree import ParsedText
 from trinity_compat.launch.bash.words import parameters
 from trinity_compat.launch.bash.wrappers import external
-from trinity_compat.launch.entrypoints import NO_USER_MAINS
+from trinity_compat.launch.entrypoints import NO_USER_MAINS, is_launcher, names_training_main
 from trinity_compat.launch.job_files import hydra_records
 from trinity_compat.launch.job_files.printed_configuration import BEGINS, printed_configuration
 from trinity_compat.launch.model import Reading, UnknownPiece
@@ -38,6 +38,7 @@ SYNTAX_ERROR = "TP001"
 LOST_ARGUMENTS = "TP118"
 BACKGROUND = "TP120"
 SCHEDULED = "TP121"
+_FIRST_WORD = re.compile(r"\s*(?:\w+=\S*\s+)*(\S+)")  # of a command, after its assignments
 _POSITIONAL = re.compile(r"\$[1-9#@*]|\$\{#?[1-9@*]")
 _ARGUMENTS = "; if it needs arguments, give them after --, as in: run.sh -- 8 out"
 _SHOWN = 160  # characters of a command
@@ -174,8 +175,23 @@ def _read(start: Callable[[], Shell], text: str) -> Reading:
             where=Where(shell.unit.name),
             hint="as a file it is a source of translate, audit, sizes, diff and upgrade",
         )
+    stopped = any(found.severity == "error" for found in shell.log.diagnostics.values())
+    if not shell.log.launches and shell.ended_at is None and not stopped:
+        _warn_of_unreached(shell, text)
     wants = bool(_POSITIONAL.search(text)) and not start().positional
     return _reading(shell.unit.name, shell, _ARGUMENTS if wants else "")
+
+
+def _warn_of_unreached(shell: Shell, text: str) -> None:
+    """Name the first line of a script without a launch that would start one, where nothing is said of it."""
+    for number, line in enumerate(text.splitlines(), 1):
+        first = _FIRST_WORD.match(line)
+        if first and is_launcher(first[1]) and names_training_main(line):
+            if all(found.where.line != number for found in shell.log.diagnostics.values()):
+                message = "this line would start a training main, and the script does not come to it"
+                way = "give what decides that: --env NAME=VALUE, or arguments after --"
+                shell.warn("TP111", f"{message}; {way}", Where(shell.unit.name, number))
+            return
 
 
 def _run(shell: Shell, text: str) -> None:
