@@ -53,8 +53,8 @@ def run_part(part: str, arguments: list[str], *, may_be_empty: bool = False) -> 
         return code
     print(f"\n{part}: {len(names)} failed; each runs once more, alone", flush=True)
     alone = ["--last-failed", "--last-failed-no-failures", "none", "-n", "0"]
-    no_end = {name: value for name, value in os.environ.items() if name != "TESTS_LAST_START"}
-    code = _pytest(cache, again, [*arguments, *alone], no_end)
+    without_limit = {name: value for name, value in os.environ.items() if name != "TESTS_LAST_START"}
+    code = _pytest(cache, again, [*arguments, *alone], without_limit)
     if code or passed(again) < len(names):  # one that is skipped now has not passed
         return code or FAILED
     with (out / "flaky.txt").open("a") as flaky:

@@ -169,6 +169,7 @@ def test_the_number_of_a_server_is_a_word_though_it_is_not_known():
     [
         "while true; do BODY; sleep 9; done &",
         "while sleep 9; do BODY; done &",
+        'while sleep "${EVERY:-60}"; do BODY; done &',
         "watch() { while :; do BODY; if [[ -f /done ]]; then kill 0; exit 1; fi; done; }\nwatch &",
         "(\n  until false; do BODY; done\n) &",
         "bash -c 'while [ 1 ]; do BODY; done' &",
