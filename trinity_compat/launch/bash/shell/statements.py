@@ -25,7 +25,9 @@ from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
 # What always holds as the condition of a loop.
-ALWAYS = re.compile(r"true|/bin/true|:|sleep +[^\s;&|]+|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
+ALWAYS = re.compile(
+    r"true|/bin/true|:|sleep +[^\s;&|]+|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)"
+)
 WAITED = "the loop is assumed to get what it waits for"
 PATIENCE = 100  # rounds of a loop that waits; those that count their tries have ended by then
 TESTS = {"[", "test", "command", "type", "which", "hash", *external.COMPARES}
