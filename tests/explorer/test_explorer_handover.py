@@ -94,12 +94,12 @@ def train(spec, buffer, made, fails, validate):
     def send(version, meeting=None, check=None):
         if meeting is None:
             return write_file(spec.sync.directory, version, [("w", torch.zeros(1))])
-        if version in fails:
-            raise TransferFailed("the engine's worker gave no answer in time")
         until = time.monotonic() + 300
         while version not in made[-1].asked:  # the real one ends with the answers of the engines' workers
             assert time.monotonic() < until
             time.sleep(0.01)
+        if version in fails:
+            raise TransferFailed("the engine's worker gave no answer in time")
         return WeightFile("", f"digest {version}", 1)
 
     with LeaseHeartbeat(buffer, "t") as heart:

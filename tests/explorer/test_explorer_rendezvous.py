@@ -189,6 +189,19 @@ def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
         asyncio.run(receiver.take(offer))
 
 
+def test_engines_do_not_join_the_meeting_of_an_offer_that_was_withdrawn(url):
+    from trinity_compat.explorer.rollout.nccl_receiver import Receiver
+
+    buffer = open_buffer(url)
+    offering, offered = OfferSender(buffer, 1), OfferReceiver(buffer, 0, 1)
+    offer = offering.open(2)
+    offered.accept(offer)
+    offering.meet(offer, Rendezvous(offer.id, "g", "127.0.0.1", 1, 2, 2, 1.0), offering.members(offer))
+    offering.close()
+    engines = SimpleNamespace(restarts_an_engine=False)  # has nothing to receive with
+    assert asyncio.run(Receiver(offered, engines, lambda: None).take(offer)) is None
+
+
 def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
     from trinity_compat.trainer import publisher
 

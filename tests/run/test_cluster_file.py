@@ -99,7 +99,7 @@ STUBS = {
     "srun": 'while [[ $1 == -* ]]; do shift; done\nSLURM_NODEID=0 "$@" & task=$!\n'
     "trap 'kill -KILL $task; exit 137' TERM; wait $task",
     "ray": 'echo "ray $*" >> calls; exec sleep 1000',
-    "python3": 'echo "there $RAY_ADDRESS" >> calls',
+    "python3": 'grep -q "^ray start" calls || exit; echo "there $RAY_ADDRESS" >> calls',
     "hostname": "echo 10.0.0.1 10.0.0.2",
     "squeue": '[[ "$*" == *--steps* ]] && printf "7.0 bash\\n7.3 the-run\\n" || echo ${STATE:-RUNNING}',
     "scancel": '[ "$*" = "--signal=TERM 7.3" ] && kill -TERM $(cat pid)',

@@ -48,10 +48,13 @@ class Receiver:
         if self._workers.restarts_an_engine:  # it waits for the explorer's turn, and for a file
             return None
         self._offered.accept(offer)
-        while (rendezvous := self._offered.meeting(offer)) is None:
-            self._check()
-            if self._offered.look() != offer:
+        while True:
+            rendezvous = self._offered.meeting(offer)
+            if self._offered.look() != offer:  # after the meeting: it stays there when its offer is withdrawn
                 return None
+            if rendezvous is not None:
+                break
+            self._check()
             await asyncio.sleep(_POLL_S)
         try:
             return await self._receive(offer, *rendezvous)
