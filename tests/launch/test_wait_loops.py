@@ -173,6 +173,9 @@ def test_the_number_of_a_server_is_a_word_though_it_is_not_known():
         "watch() { while :; do BODY; if [[ -f /done ]]; then kill 0; exit 1; fi; done; }\nwatch &",
         "(\n  until false; do BODY; done\n) &",
         "bash -c 'while [ 1 ]; do BODY; done' &",
+        "while echo; do BODY; done &",
+        "while test 1 -lt 2; do x=y; BODY; done &",
+        "for ((; 1 < 2; )); do BODY; done &",
     ],
 )
 def test_a_monitor_in_the_background_costs_a_hundred_rounds_and_the_launch_is_read(monitor):
@@ -180,3 +183,18 @@ def test_a_monitor_in_the_background_costs_a_hundred_rounds_and_the_launch_is_re
     reading = read_text(f"{monitor.replace('BODY', body)}\n{MAIN}")
     assert len(reading.launches) == 1
     assert "no end of this loop after 101 rounds" in "\n".join(note.message for note in reading.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("loop", "n"),
+    [
+        ("n=0; while test $n -lt 200; do n=$((n + 1)); done", 200),
+        ("a=(); while [ ${#a[@]} -lt 200 ]; do a+=(x); done; n=${#a[@]}", 200),
+        (f"set -- {'x ' * 200}; n=0; while [ $# -gt 1 ]; do shift; done; n=$#", 1),
+        ("while read -r line && test 1 -lt 2; do n=$line; done <<E\n" + 150 * "x\n" + "z\nE\n", "z"),
+    ],
+)
+def test_a_loop_whose_rounds_differ_goes_on_to_its_end(loop, n):
+    reading = read_text(f"{loop}\n{MAIN.strip()} n.n=$n\n")
+    assert [word.text for word in reading.launches[0].arguments] == ["a.b=1", f"n.n={n}"]
+    assert reading.diagnostics == ()

@@ -33,6 +33,7 @@ PATIENCE = 100  # rounds of a loop that waits; those that count their tries have
 TESTS = {"[", "test", "command", "type", "which", "hash", *external.COMPARES}
 EFFECTS = {".", "source", "eval", "cd", "pushd", "set", "shift", "read", "mapfile", "unset", "bash", "sh"}
 PRINTS = {"echo", "printf", "cat"}
+READS = {"read", "mapfile", "readarray", "getopts"}
 STEPS = {"CallExpr", "DeclClause", "ForClause", "CaseClause", "ArithmCmd", "LetClause", "TestClause"}
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
 
@@ -398,7 +399,8 @@ def _while(sh: Shell, node: Node) -> int:
     condition = node.get("Cond") or []
     text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
     waits = text == "false" if until else bool(ALWAYS.fullmatch(text))
-    status = _loop(sh, more, node.get("Do") or [], endless=True, waits=waits)
+    has_an_end = any(words[0] in READS for words in map(_words_of, _calls(condition)))  # that of a file
+    status = _loop(sh, more, node.get("Do") or [], endless=not has_an_end, waits=waits)
     _open_rounds(sh, [*condition, *(node.get("Do") or [])], unknown, before)
     return status
 
@@ -436,11 +438,15 @@ def _loop(
     """Rounds of a loop until it ends; one without an end is read as a single round."""
     before, first, status, rounds, where = len(sh.log.launches), None, 0, 0, sh.where
     around, sh.waits = (sh.waits, sh.overdue), waits
+    state: tuple[dict[str, Variable], list[Value]] | None = None
     sh.loops += 1
     try:
         while more():
             rounds += 1
             sh.budget.step()
+            if endless and not waits and rounds in (PATIENCE, PATIENCE + 1):
+                state, last = (dict(sh.variables), list(sh.positional)), state
+                waits = sh.waits = state == last  # all rounds to come are the same
             if waits and rounds > PATIENCE:
                 sh.overdue = sh.loops
             # `while true` around a launch is one launch that is started again and again. What a whole round
