@@ -193,12 +193,15 @@ def monkeypatch_module():
 @pytest.fixture(scope="module")
 def reads(toy, tmp_path_factory, monkeypatch_module):
     """Keys that are read when veRL's agent loops and its reward loop work for our explorer."""
+    from verl.experimental.agent_loop import agent_loop
+
     folder = tmp_path_factory.mktemp("reads")
     monkeypatch_module.syspath_prepend(folder)
     with recorded(folder) as read:
         asyncio.run(roll_out(toy, folder))
         asyncio.run(score(toy, folder))
-    return frozenset(read)
+    yield frozenset(read)
+    del agent_loop._agent_loop_registry["mine"]  # of which tests in the same process say that nobody made it
 
 
 OWN_LOOP = """

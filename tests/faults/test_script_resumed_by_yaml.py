@@ -3,10 +3,11 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import SCRIPT
 
+SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 pytestmark = [pytest.mark.runtime, pytest.mark.whole, pytest.mark.nightly]
 
 SIDES = ("script", "yaml")
