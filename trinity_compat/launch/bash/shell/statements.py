@@ -453,7 +453,9 @@ def _loop(
             # did not leave though it is overdue has no end: a monitor in the background.
             most = PATIENCE + 1 if waits else limits.LOOP
             if rounds > most or (endless and len(sh.log.launches) - before > 256):
-                sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
+                if len(sh.log.launches) > before or not sh.background:  # no launch waits for a monitor's end
+                    text = f"no end of this loop after {rounds - 1} rounds; read as one round"
+                    sh.warn("TP103", text, where)
                 del sh.log.launches[first or before :]
                 break
             try:
