@@ -20,6 +20,7 @@ from trinity_compat.launch.python.hydra_main import hydra_config, package_folder
 _SECTION = re.compile(r"(?m)^actor_rollout_ref:")
 _ON_VERL_S = re.compile(r"(?m)^\s*-\s*[\"']?/?(ppo_trainer|ppo_megatron_trainer)\b")
 _DEFAULT = re.compile(r"(?m)^\s*-\s*[\"']?/?([\w/-]+)[\"']?\s*$")
+_STARTS = re.compile(r"\b(subprocess|os\.(system|popen|exec\w+|spawn\w+))\b")
 _DEPTH = 4  # configurations that build on each other
 _CONFIG_PATH = ("--config-path", "-cp")
 _CONFIG_NAME = ("--config-name", "-cn")
@@ -30,7 +31,7 @@ def find(sh: Shell, words: Sequence[str]) -> entrypoints.FoundMain | None:
     found = entrypoints.started(words, text_of(sh.cwd))
     if found is None or not entrypoints.may_stand_in(found.module):
         return None
-    path = found.file or f"{text_of(sh.cwd)}/{found.module.replace('.', '/')}.py"
+    path = _path(sh, found)
     named = hydra_config(_text(sh, path))
     if named is None:
         return None
@@ -45,6 +46,15 @@ def find(sh: Shell, words: Sequence[str]) -> entrypoints.FoundMain | None:
             break
     name = name or named[1]
     return replace(found, main=entrypoints.PPO) if _is_verl_s(sh, folder, name, _DEPTH) else None
+
+
+def starts_another(sh: Shell, words: Sequence[str]) -> bool:
+    """Tell whether a Python command's code, of a file here or of stdin, seems to start a training main."""
+    if not entrypoints.PYTHON.fullmatch(posixpath.basename(words[0])) or "-c" in words:
+        return False
+    found = entrypoints.started(words, text_of(sh.cwd))
+    code = _text(sh, _path(sh, found)) if found else text_of(sh.stdin or ())
+    return bool(_STARTS.search(code)) and entrypoints.names_training_main(f"{words[0]} {code}")
 
 
 def file_of(sh: Shell, found: entrypoints.FoundMain, words: Sequence[str]) -> str:
@@ -67,6 +77,10 @@ def file_of(sh: Shell, found: entrypoints.FoundMain, words: Sequence[str]) -> st
         way = also or "name the folder that holds it with --cwd"
         sh.warn("TP106", f"{found.file}: not under --cwd; {lost}: {way}")
     return ""
+
+
+def _path(sh: Shell, found: entrypoints.FoundMain) -> str:
+    return found.file or f"{text_of(sh.cwd)}/{found.module.replace('.', '/')}.py"
 
 
 def _here(sh: Shell, spelled: str) -> tuple[str, str]:
