@@ -89,6 +89,8 @@ def main() -> None:
     tree, modules = sys.argv[1], sys.argv[2:]
     os.chdir(tree)
     sys.path[0] = tree
+    # A file that is rewritten within a second with as many bytes would be taken for the one of its bytecode.
+    sys.dont_write_bytecode = True
     # verl's imports and Ray's print: the answers alone belong on stdout.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

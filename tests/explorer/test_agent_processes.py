@@ -216,7 +216,7 @@ def test_an_answer_is_told_of_while_others_of_its_group_are_made(config):
         pool = AgentProcessPool(config(), InflightRequests(Engine(held=1)), size=1)
         try:
             made = asyncio.ensure_future(pool.run(job(0, n=2), ended=ended.set))
-            await asyncio.wait_for(ended.wait(), 60)
+            await asyncio.wait_for(ended.wait(), 300)
             return made.done()
         finally:
             made.cancel()

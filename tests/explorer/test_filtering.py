@@ -131,6 +131,7 @@ def test_a_draw_whose_explorer_is_gone_is_finished_by_the_other(make, tmp_path, 
     publish(spec, buffer, toy, 0, 1)
     gone = again(spec, index=1)
     first = again(spec)
+    first.until(lambda: buffer.depth("draw:1")["ready"] >= 3)
     with pytest.raises(AssertionError, match="never got there"):
         first.until(ready(buffer, 1), limit_s=0.7)
     assert buffer.depth("draw:1")["ready"] == 3

@@ -24,6 +24,7 @@ def serving(folder: Path, port: int = 0, **given):
                 create_app(folder, listener),
                 log_level="warning",
                 timeout_graceful_shutdown=1,
+                timeout_keep_alive=600,  # seconds; a test may be slow
                 http=listener.connections.protocol,
             )
         )

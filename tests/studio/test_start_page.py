@@ -390,12 +390,20 @@ def test_a_command_s_output_and_code_are_its_result():
     assert (found.code, found.out, found.err, found.limit) == (3, "out\n", "err\n", "")
 
 
+# A command gets its limits after its start.
+AFTER_LIMIT = """
+import resource, sys, time
+while resource.getrlimit(resource.RLIMIT_{})[0] < 0:
+    time.sleep(0.01)
+"""
+
+
 def test_a_command_is_ended_at_its_limits():
     assert bounded("import time; time.sleep(600)", wall_s=0.1).limit == "it took more than 0 s"
-    assert "MemoryError" in bounded("import time; time.sleep(1); b'x' * (3 << 30)", memory=1 << 30).err
+    assert "MemoryError" in bounded(AFTER_LIMIT.format("DATA") + "b'x' * (3 << 30)", memory=1 << 30).err
     assert (
         "1 MiB"
-        in bounded("import sys, time; time.sleep(1); sys.stdout.write('x' * (9 << 20))", file=1 << 20).limit
+        in bounded(AFTER_LIMIT.format("FSIZE") + "sys.stdout.write('x' * (9 << 20))", file=1 << 20).limit
     )
 
 
