@@ -116,6 +116,9 @@ async def _serve(channel: socket.socket, start: Start, setup: Any) -> None:
     def send(message: Any) -> None:
         if os.getpid() != home:  # a copy that users' code forked and forgot
             os._exit(0)
+        for stream in (sys.stdout, sys.stderr):  # a line without an end, before this process is killed
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # users' code may have replaced it
+                stream.flush()
         writer.write(packed(message))
 
     try:
