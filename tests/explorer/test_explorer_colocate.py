@@ -85,7 +85,7 @@ class UnevenMaker(Maker):
 
     async def groups(self, work, version, history):
         for job_ in work.jobs:
-            left = 40 if work.kind == "train" and job_.task_no % BATCH == BATCH - 1 else 2
+            left = 200 if work.kind == "train" and job_.task_no % BATCH == BATCH - 1 else 2
             while left:
                 await asyncio.sleep(0.005)
                 left -= self.device.weights
