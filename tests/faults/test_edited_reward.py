@@ -32,7 +32,7 @@ def test_no_answer_is_trained_with_the_reward_of_another_file(run, tmp_path):
         lambda: again.sql(f"select count(distinct l.trainer_step) {USED} where reward = -7")[0][0] >= 3
     )
     assert f"reward function {path} was edited: " in again.out
-    assert re.search(r"(?m)^\(RewardFunction pid=\d+\) scores$", again.out)
+    again.wait_for(lambda: re.search(r"(?m)^\(RewardFunction pid=\d+\) scores$", again.out))
     log = (again.job / "log" / "trainer.log").read_text()
     assert f"[trinity] reward function {path} was edited: " in log
     rewards = again.sql(f"select distinct l.trainer_step <= {step}, e.reward {USED}")

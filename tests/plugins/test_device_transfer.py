@@ -191,10 +191,10 @@ def test_a_trainer_that_is_killed_in_the_middle_is_an_error_for_the_engine():
         yield from list(weights(1).items())[:50]
         os.kill(os.getpid(), signal.SIGKILL)
 
-    trainer = FORK.Process(target=lambda: send(meeting("k", 1.0), dies()), daemon=True)
+    trainer = FORK.Process(target=lambda: send(meeting("k", 5.0), dies()), daemon=True)
     trainer.start()
     loaded = []
-    said = receive(meeting("k", 1.0), lambda named: loaded.extend(name for name, _ in named))
+    said = receive(meeting("k", 5.0), lambda named: loaded.extend(name for name, _ in named))
     assert said == "the trainer's rank gave no answer in time"
     assert 0 < len(loaded) < len(weights(1))
     trainer.join(30)

@@ -159,6 +159,7 @@ def test_the_address_gives_another_reader_the_same_view(opened, listener):
     page = opened("/run/done")
     page.fill("#add", "timing_s/step")
     page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Remove timing_s/step")).to_be_visible()
     page.get_by_role("button", name="Remove actor/entropy").click()
     page.check("#log")
     page.locator("#smooth").press("End")

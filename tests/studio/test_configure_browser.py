@@ -156,6 +156,7 @@ def test_the_dry_run_and_the_figures_follow_the_form(opened, commands):
     expect(page.locator("#f-sharing")).to_be_hidden()
     expect(page.locator("#t-yaml")).to_contain_text("algorithm_type: sft")
     expect(page.locator("#figures")).to_contain_text("No prediction")
+    expect(page.locator("#check .warn")).to_contain_text("lacks 1 thing")  # asked beside the figures
     assert len(commands.asked) > asked and "sharing" not in page.url
     is_whole(page)
 

@@ -344,6 +344,7 @@ def test_no_text_leaves_the_page(opened, server):
 
 def test_neither_the_page_nor_its_worker_can_reach_another_origin(browser, server, site):
     context = browser.new_context()
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     page.goto(server.address)
     page.wait_for_selector("html[data-worker=ready]")
@@ -358,6 +359,7 @@ def test_neither_the_page_nor_its_worker_can_reach_another_origin(browser, serve
 
 def test_the_page_works_offline_from_the_files_of_one_build(opened, browser, server):
     context = browser.new_context()
+    context.set_default_timeout(WAIT_MS)
     context.add_init_script("caches.open('trinity-compat-old')")
     page = context.new_page()
     page.goto(server.address)
