@@ -1,14 +1,17 @@
 """Messages between the process of a script and those of its launches."""
 
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 
+import psutil
 import pytest
 
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.plan.source import RunOptions
-from trinity_compat.run.script import shared_folder
+from trinity_compat.run.script import run_script, shared_folder
 from trinity_compat.run.script.shared_folder import ScriptCall
 
 OPTIONS = RunOptions(
@@ -57,3 +60,36 @@ def test_a_launch_that_was_killed_is_told_as_one(tmp_path):
     assert end.code == 137 and f"(pid {process.pid}) was killed" in end.message
     process.wait()
     assert shared_folder.killed_launches(tmp_path) == [end]
+
+
+LAUNCH = """
+import pathlib, sys, time
+from trinity_compat.run.script.shared_folder import announced
+folder = pathlib.Path(sys.argv[1])
+while not (folder / sys.argv[2]).exists():
+    time.sleep(0.02)
+with announced(folder):
+    (folder / "trains").touch()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("begins", ["before bash is dead", "afterwards"])
+def test_a_signal_reaches_a_launch_that_begins_while_it_is_forwarded(tmp_path, begins, number):
+    first = begins == "before bash is dead"
+    (tmp_path / "go").touch()
+    (tmp_path / "launch.py").write_text(LAUNCH)
+    start = f"{sys.executable} {tmp_path}/launch.py {tmp_path} {'go' if first else 'later'} & echo $!\n"
+    until = f"until [ -e {tmp_path}/trains ]; do sleep 0.02; done\n" if first else ""
+    text = f"{start}{until}kill -{int(number)} $$\nsleep 600"
+    with subprocess.Popen(["bash", "-c", text], stdout=subprocess.PIPE, text=True) as bash:
+        launch = psutil.Process(int(bash.stdout.readline()))
+        assert run_script._wait(bash, tmp_path) == 128 + number
+    (tmp_path / "later").touch()
+    try:
+        launch.wait(60)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            launch.kill()
+    assert (tmp_path / "trains").exists() == first

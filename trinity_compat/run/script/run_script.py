@@ -107,6 +107,8 @@ def _wait(bash: subprocess.Popen[bytes], folder: Path) -> int:
     }
     try:
         code = bash.wait()
+        if -code in (signal.SIGTERM, signal.SIGHUP):  # a launch may have begun after it was forwarded
+            shared_folder.end_by_signal(folder, -code)
         # Launches may still clean up, or write a checkpoint: bash may die of a signal before them.
         for pid in shared_folder.running_pids(folder):
             shared_folder.has_ended(pid, within_s=None)

@@ -1,7 +1,7 @@
 """Folder of messages between the process that runs a script and those that run its launches.
 
 ``request.json`` goes in, one ``outcome-PID.json`` per launch comes out; ``running-PID`` lies there while a
-launch runs.
+launch runs, ``ended`` once a signal has ended the script.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from trinity_compat.run.plan.source import RunOptions
 
 _CALL = "request.json"
 _RUNNING = "running-"
+_ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,14 @@ def folder_of(call: ScriptCall, place: Path | None = None) -> Iterator[Path]:
 def running_pids(folder: Path) -> list[int]:
     """Return the pids of the launches that run now."""
     return [int(path.name.removeprefix(_RUNNING)) for path in folder.glob(f"{_RUNNING}*")]
+
+
+def end_by_signal(folder: Path, number: int) -> None:
+    """Pass on a signal that the script died of; a launch that is not announced yet ends when it is."""
+    (folder / _ENDED).touch()
+    for pid in running_pids(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def ends_of(folder: Path) -> list[LaunchEnd]:
@@ -96,10 +105,15 @@ def read_call(folder: Path) -> ScriptCall:
 
 @contextlib.contextmanager
 def announced(folder: Path) -> Iterator[None]:
-    """Mark this process as running a launch inside the block: it gets the script's signals as well."""
+    """Mark this process as running a launch inside the block: it gets the script's signals as well.
+
+    Raises SystemExit where a signal has ended the script before.
+    """
     mark = folder / f"{_RUNNING}{os.getpid()}"
     mark.touch()
     try:
+        if (folder / _ENDED).exists():
+            raise SystemExit(128 + signal.SIGTERM)
         yield
     finally:
         with contextlib.suppress(OSError):
