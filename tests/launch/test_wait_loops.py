@@ -187,6 +187,11 @@ def test_a_monitor_in_the_background_costs_a_hundred_rounds_and_the_launch_is_re
     assert "TP103" not in {note.code for note in reading.diagnostics}
 
 
+def test_a_launch_in_the_background_behind_a_loop_without_an_end_is_warned_of():
+    reading = read_text(f"(while true; do date; done; {MAIN.strip()}) &\n")
+    assert (len(reading.launches), "TP103" in {note.code for note in reading.diagnostics}) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("loop", "n"),
     [

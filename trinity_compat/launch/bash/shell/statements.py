@@ -70,7 +70,11 @@ def run_statement(sh: Shell, statement: Node) -> int:
         shell = sh.copy()
         shell.stdout = None
         shell.background = sh.background or (sh.where, sh.unit.text(statement))
+        launches, known = len(sh.log.launches), set(sh.log.diagnostics)
         run_isolated(shell, [{**statement, "Background": False, "Coprocess": False}])
+        if len(sh.log.launches) == launches:  # a monitor, whose loop needs no end
+            for key in [key for key in sh.log.diagnostics if key[0] == "TP103" and key not in known]:
+                del sh.log.diagnostics[key]
         sh.status, sh.doubt = 0, None
         return 0
     negated = bool(statement.get("Negated"))
@@ -399,7 +403,9 @@ def _while(sh: Shell, node: Node) -> int:
     condition = node.get("Cond") or []
     text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
     waits = text == "false" if until else bool(ALWAYS.fullmatch(text))
-    has_an_end = any(words[0] in READS for words in map(_words_of, _calls(condition)))  # that of a file
+    has_an_end = any(
+        words[0] in READS for words in map(_words_of, _calls(condition))
+    )  # of a file's lines, or of options
     status = _loop(sh, more, node.get("Do") or [], endless=not has_an_end, waits=waits)
     _open_rounds(sh, [*condition, *(node.get("Do") or [])], unknown, before)
     return status
@@ -453,9 +459,7 @@ def _loop(
             # did not leave though it is overdue has no end: a monitor in the background.
             most = PATIENCE + 1 if waits else limits.LOOP
             if rounds > most or (endless and len(sh.log.launches) - before > 256):
-                if len(sh.log.launches) > before or not sh.background:  # no launch waits for a monitor's end
-                    text = f"no end of this loop after {rounds - 1} rounds; read as one round"
-                    sh.warn("TP103", text, where)
+                sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
                 del sh.log.launches[first or before :]
                 break
             try:

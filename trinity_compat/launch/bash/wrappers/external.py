@@ -112,7 +112,7 @@ def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
         dash = f"{dashed[0]} (U+{ord(dashed[0]):04X}), which is not a hyphen"
         instead = entrypoints.with_hyphens(dashed)
         sh.warn("TP125", f"{dashed} begins with {dash}: {name} reads it as a file; write {instead}")
-    elif missed or own_mains.starts_another(sh, [text_of(field) for field in fields]):
+    elif missed or own_mains.code_starts_main(sh, [text_of(field) for field in fields]):
         sh.warn("TP109", f"{name} is not read; a training main that it starts is not found")
 
 

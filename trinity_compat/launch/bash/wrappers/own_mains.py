@@ -15,6 +15,7 @@ from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import literal, text_of
+from trinity_compat.launch.launchers import name_of
 from trinity_compat.launch.python.hydra_main import hydra_config, package_folder
 
 _SECTION = re.compile(r"(?m)^actor_rollout_ref:")
@@ -48,9 +49,9 @@ def find(sh: Shell, words: Sequence[str]) -> entrypoints.FoundMain | None:
     return replace(found, main=entrypoints.PPO) if _is_verl_s(sh, folder, name, _DEPTH) else None
 
 
-def starts_another(sh: Shell, words: Sequence[str]) -> bool:
+def code_starts_main(sh: Shell, words: Sequence[str]) -> bool:
     """Tell whether a Python command's code, of a file here or of stdin, seems to start a training main."""
-    if not entrypoints.PYTHON.fullmatch(posixpath.basename(words[0])) or "-c" in words:
+    if not entrypoints.PYTHON.fullmatch(name_of(words[0])) or "-c" in words:
         return False
     found = entrypoints.started(words, text_of(sh.cwd))
     code = _text(sh, _path(sh, found)) if found else text_of(sh.stdin or ())
