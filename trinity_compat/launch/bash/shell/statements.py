@@ -403,9 +403,8 @@ def _while(sh: Shell, node: Node) -> int:
     condition = node.get("Cond") or []
     text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
     waits = text == "false" if until else bool(ALWAYS.fullmatch(text))
-    has_an_end = any(
-        words[0] in READS for words in map(_words_of, _calls(condition))
-    )  # of a file's lines, or of options
+    # that of a file's lines, or of the options
+    has_an_end = any(words[0] in READS for words in map(_words_of, _calls(condition)))
     status = _loop(sh, more, node.get("Do") or [], endless=not has_an_end, waits=waits)
     _open_rounds(sh, [*condition, *(node.get("Do") or [])], unknown, before)
     return status
